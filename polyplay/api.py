@@ -1,4 +1,4 @@
-"""The Python interface: `train` and `resume`, which return a `Run`; `evaluate`, `load`, `export`, `check`."""
+"""The Python interface of Polyplay: functions to train, resume, evaluate, load, export and check, and class `Run`."""
 
 from __future__ import annotations
 
@@ -27,24 +27,26 @@ if TYPE_CHECKING:
 
 @dataclass
 class Run(RunResult):
-    """A run that has ended: `directory`, `exit_code`, `reason`, `summary` and `settings`."""
+    """A training run that has ended. Attributes: `directory`, `exit_code`, `reason`, `summary` and `settings`."""
 
     def evaluate(self, episodes: int | None = None, seed: int = 0, **options: Any) -> Row:
-        """Evaluate the run; see `evaluate`."""
+        """Play full games with a trained agent of this run, and return the scores. See the function `evaluate`."""
         return evaluate(self.directory, episodes, seed, **{"trust": True, **options})  # this program made the run
 
     def metrics(self) -> dict[str, list[Any]]:
-        """Return the run's reports as {column: list}, which pandas.DataFrame takes. docs/reference/metrics.md lists the
-        columns.
+        """Return the run's progress reports as a dictionary {column: list}, which pandas.DataFrame accepts. The page
+        docs/reference/metrics.md describes the columns.
         """
         return run_files.read_table(self.directory / "metrics.jsonl")
 
     def episodes(self) -> dict[str, list[Any]]:
-        """Return all finished full games as {column: list}, like `metrics`."""
+        """Return all full games that ended in training as a dictionary {column: list}, as `metrics` does."""
         return run_files.read_table(self.directory / "episodes.jsonl")
 
     def plot(self, out: str | Path | None = None, games: int = 100) -> Figure:
-        """Draw the learning curve as a matplotlib figure, also to the file `out` if given. Needs polyplay[plots]."""
+        """Draw the learning curve, and return it as a matplotlib figure. If `out` is given, also write it to this file.
+        Each point is the mean return of the last `games` full games. Needs polyplay[plots].
+        """
         from polyplay.cli import plot
 
         options = plot.PlotOptions(games=games) if out is None else plot.PlotOptions(str(out), games=games)
@@ -61,10 +63,11 @@ def train(
     callbacks: Sequence[object] = (),
     **overrides: Any,
 ) -> Run:
-    """Train a system, and return the run when it has ended. system: a name (see `polyplay systems`) or your own Page.
-    Keywords are options, --FIELD on the command line. config: a file of options, or a run to repeat, which may also
-    name the system; keywords override its options. callbacks: functions, which are called with the run and each report,
-    or objects of a class that inherits `Callback`.
+    """Train an agent, and return the run when training has ended.
+    system: name of the algorithm, such as "ppo" (`polyplay systems` lists all names), or your own Page.
+    config: file of options, or the directory of a run to repeat. Either may also name the system.
+    callbacks: functions that are called with the run and each report, or objects of a class that inherits `Callback`.
+    overrides: options as keywords (FIELD for --FIELD of the command line). They override the options in `config`.
     """
     user_modules.refuse("polyplay.train")
     system = system if system is None or isinstance(system, str) else systems.name_of(system)
@@ -81,16 +84,19 @@ def train(
 
 
 def resume(directory: str | Path, trust: bool = False, callbacks: Sequence[object] = (), **overrides: Any) -> Run:
-    """Resume a run, and return it when it has ended. Keywords are new run options (frames, minutes, …). trust: also
-    resume a run from elsewhere whose files name code to execute. callbacks: as in `train`.
+    """Resume a training run from its newest checkpoint, and return the run when training has ended.
+    trust: if True, also resume a run from elsewhere whose files name code to execute.
+    callbacks: functions or objects, as in `train`.
+    overrides: new values of run options as keywords (frames, minutes, …).
     """
     user_modules.refuse("polyplay.resume")
     return Run(**vars(run.resume(Path(directory), overrides, trust, callbacks)))
 
 
 def evaluate(directory: str | Path, episodes: int | None = None, seed: int = 0, **options: Any) -> Row:
-    """Play full games with the newest checkpoint of a run, and return the scores; returns are unclipped. options: those
-    of `polyplay evaluate`: checkpoint, agent, protocol, epsilon, starts, greedy, max_steps, video, device, trust.
+    """Play full games with a run's trained agent, and return the scores. Returns are sums of unclipped rewards.
+    options: options of `polyplay evaluate`, which are checkpoint (default: the newest), agent, protocol, epsilon,
+    starts, greedy, max_steps, video, device and trust.
     """
     user_modules.refuse("polyplay.evaluate")
     from polyplay.evaluation import evaluate
@@ -108,7 +114,7 @@ def load(
     trust: bool = False,
     agent: str | int | None = None,
 ) -> Agent:
-    """Load a trained policy from the directory of a run or of a checkpoint; see `evaluation.agent.Agent`."""
+    """Load a trained policy from the directory of a run or of one checkpoint. See `evaluation.agent.Agent`."""
     from polyplay.evaluation.agent import Agent
 
     return Agent(path, checkpoint, seed, epsilon, trust, agent)
@@ -121,8 +127,8 @@ def export(
     trust: bool = False,
     agent: int | str | None = None,
 ) -> Row:
-    """Write the policy of a run's checkpoint (default: the newest) as an ONNX file; return a description of the file.
-    trust: as in `resume`; agent: as in `load`.
+    """Write a trained policy as an ONNX file, and return a description of the file. By default, the policy is that of
+    the run's newest checkpoint. The argument `trust` is as in `resume`, and `agent` is as in `load`.
     """
     from polyplay.cli import evaluate
 
@@ -130,7 +136,7 @@ def export(
 
 
 def check(env: str | Callable[..., object], **options: Any) -> CheckReport:
-    """Check whether an environment follows the rules for environments, and return a report. env: as in `train`."""
+    """Test whether an environment follows the rules for environments, and return a report. env: as in `train`."""
     user_modules.refuse("polyplay.check")
     from polyplay.envs import check
 

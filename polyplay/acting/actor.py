@@ -1,12 +1,12 @@
-"""The acting loops' common parts, and the loop for lanes in step.
+"""The actor, which acts in lanes (parallel environments) that step together, and parts that all acting loops use.
 
-All acting loops use these parts to call the policy, write rows, count games, explore, and use devices. The loop
-receives rows, chooses actions, writes rows and sends actions.
+The parts call the policy, write rows (one step of each lane), count games, explore, and copy data to and from devices.
+The loop receives rows, chooses actions, writes the rows, and sends the actions.
 
-The loop also paces acting against learning. A group of lanes that has finished its rollout is parked: its actions are
-not sent. When all groups are parked, their slots (memory of rollouts) are committed, new slots are taken, and weights
-are pulled once, after a wait if the lag requires it. New weights choose the parked rows' actions again. Then all
-actions are sent.
+The loop also paces acting against learning. When a group of lanes has finished its rollout, the loop parks the group:
+it holds back the group's actions. When all groups are parked, their slots (shared memory of rollouts) are committed,
+and new slots are taken. Weights are then pulled once. If the allowed lag requires newer weights, the loop waits for
+them first. If the weights are new, the actions of the parked rows are chosen again. Then all actions are sent.
 """
 
 from __future__ import annotations
@@ -41,29 +41,35 @@ from polyplay.weights.params import WeightCache
 
 
 class Exploration(ABC):
-    """The probability of random actions of an ε-greedy actor, or the size of noise on real actions. There is no state
-    to save, so the replacement of a lost actor explores in the same way.
+    """Base class of exploration: the probability of random actions (ε-greedy), or the size of noise on real actions. An
+    exploration has no state to save. So the replacement of a lost actor explores in the same way.
     """
 
     lanes: int = 1  # number of lanes of all workers together
 
     @abstractmethod
     def at(self, acts: np.ndarray, lanes: np.ndarray) -> np.ndarray:
-        """Return ε, or the noise's deviation, float32 [B]: a pure function of the arguments, or of the run's counts.
-        acts: each lane's number of earlier acts, int64 [B]. lanes: numbers among all workers' lanes, int64 [B].
+        """Return ε, or the standard deviation of the noise, as float32 [B].
+
+        The result depends only on the arguments, or on the counts of the run.
+        acts: how often each lane has acted before, int64 [B].
+        lanes: each lane's number among the lanes of all workers, int64 [B].
         """
 
     @abstractmethod
     def label(self) -> str:
-        """Return the line that describes this exploration in a diagram."""
+        """Return the line of text that describes this exploration in a diagram of the system."""
 
 
 @dataclass(frozen=True)
 class LinearEpsilon(Exploration):
-    """ε is `start` for the first `after` agent steps, falls linearly to `end` over the next `over`, and stays there.
+    """ε that falls linearly: `start` for the first `after` agent steps, then down to `end` within `over` further steps.
 
-    Mnih et al. 2015: 1 to 0.1 over 1M agent steps after 50k. lanes: number of lanes of all workers together. Lanes act
-    in step, so a lane's acts times `lanes` are all agent steps, plus one per game: lanes also act in a game's last row.
+    After that, ε stays at `end`. Mnih et al. 2015 lower ε from 1 to 0.1 over 1M agent steps, after 50k steps.
+    lanes: number of lanes (parallel environments) of all workers together.
+
+    Lanes act in step, so the run's agent steps are a lane's acts times `lanes`. This counts one step more per game,
+    because a lane also acts in the last row of a game.
     """
 
     start: float = 1.0
@@ -82,8 +88,8 @@ class LinearEpsilon(Exploration):
 
 @dataclass(frozen=True)
 class RunSchedule(LinearEpsilon):
-    """LinearEpsilon for lanes that do not act in step (Gorila's free actors). ε depends on the agent steps that
-    `weights` count, those before a resume included. So replaced and resumed actors continue at the run's present ε.
+    """LinearEpsilon for lanes that do not act in step, such as those of Gorila's free actors. ε depends on the agent
+    steps that `weights` count, also before a resume. So replaced and resumed actors continue at the run's present ε.
     """
 
     weights: Any = None  # SharedWeights
@@ -94,9 +100,8 @@ class RunSchedule(LinearEpsilon):
 
 @dataclass(frozen=True)
 class EpsilonLadder(Exploration):
-    """Lane i of N always has ε = base^(1 + α·i/(N − 1)), from 0.4 to 6.6e-4 (Ape-X, Horgan et al. 2018, §4.1; R2D2).
-
-    A single lane has ε = base.
+    """A constant ε for each lane: lane i of N has ε = base^(1 + α·i/(N − 1)), from 0.4 down to 6.6e-4 by default. Ape-X
+    (Horgan et al. 2018, §4.1) and R2D2 explore in this way. If there is only one lane, its ε is `base`.
     """
 
     lanes: int
@@ -113,7 +118,9 @@ class EpsilonLadder(Exploration):
 
 @dataclass(frozen=True)
 class GaussianNoise(Exploration):
-    """Constant normal noise on all actions; deviation: in half ranges, where the bounds are ±1 (Ape-X DPG: 0.3)."""
+    """Normal noise of constant size, added to all actions.
+    deviation: standard deviation, in units of half an action's range, so that the bounds are ±1. Ape-X DPG uses 0.3.
+    """
 
     deviation: float = 0.3
 
@@ -131,8 +138,9 @@ PURE = LinearEpsilon, EpsilonLadder, GaussianNoise  # `at` depends only on its a
 
 
 def player_from_cpu(player: Player, device: torch.device | str, compile: str = "off") -> Player:  # noqa: A002
-    """Return a player that takes inputs and returns outputs on the CPU, while its weights are on a device. compile: as
-    in RunControl; unless "off", small networks on a CPU act without torch, and networks on a GPU by CUDA graphs.
+    """Return a player that takes inputs and returns outputs on the CPU, while its weights are on `device`.
+    compile: as in RunControl. Unless it is "off", small networks on a CPU act without torch, and networks on a GPU act
+    by CUDA graphs.
     """
     device = torch.device(device)
     if device.type != "cpu":
@@ -142,7 +150,7 @@ def player_from_cpu(player: Player, device: torch.device | str, compile: str = "
 
 
 class PlayerOnDevice(Player):
-    """A player whose weights are on a device: inputs are copied there if needed; outputs come back in one copy."""
+    """A player whose weights are on a device. Inputs are copied there if needed, and outputs come back in one copy."""
 
     def __init__(self, player: Player, device: torch.device):
         self.player, self.device, self.noise = player, device, player.noise
@@ -173,8 +181,8 @@ OFTEN, MOST = 4, 4  # OFTEN: call with rows of the same shapes at which a graph 
 
 
 class CapturedPlayer(PlayerOnDevice):
-    """PlayerOnDevice with a CUDA graph for each frequent number of lanes: one launch instead of one per operation.
-    Networks that cannot be captured, and players that are not networks, such as TapeRecorder, act without graphs.
+    """PlayerOnDevice with a CUDA graph for each frequent number of lanes. One launch then replaces many operations.
+    Networks that cannot be captured act without graphs, and so do players that are not networks, such as TapeRecorder.
     """
 
     def __init__(self, player: Player, device: torch.device):
@@ -194,7 +202,7 @@ class CapturedPlayer(PlayerOnDevice):
         return both["out"], both.get("after", {})
 
     def _capture(self, kind: Any, leaves: list[torch.Tensor]) -> bool:
-        """Capture a CUDA graph of acting in rows of these shapes and types; return whether it worked."""
+        """Capture a CUDA graph of acting in rows of these shapes and types. Return whether it worked."""
         like = Batch()
 
         def function(*given: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -216,7 +224,7 @@ class CapturedPlayer(PlayerOnDevice):
 
 
 class MatchEnds:
-    """Finds the ends of matches. lanes: int [matches, seats], the lanes of each match, in any order."""
+    """Finds the ends of matches. lanes: the lanes of each match, in any order, int [matches, seats]."""
 
     def __init__(self, lanes: np.ndarray):
         self.lanes, self.match = lanes, np.empty(lanes.size, np.int64)
@@ -225,9 +233,9 @@ class MatchEnds:
         self._turn = np.zeros(lanes.size, np.int64)
 
     def watch(self, which: slice | np.ndarray, step: Batch) -> tuple[np.ndarray, np.ndarray]:
-        """Process rows of the lanes `which`. Return the matches that were over before these rows, int [n] each: first
-        matches in which all players that came have ended, then matches whose environment was restarted in the middle.
-        Callers must `forget` both before the next rows of these matches.
+        """Process new rows of the lanes `which`. Return the matches that were over before these rows. The first array,
+        int [n], has the matches in which all players that came have ended. The second array has the matches whose
+        environment was restarted in the middle. Callers must `forget` both before these matches get further rows.
         """
         first, none = step["first"], np.zeros(0, np.int64)
         self._turn[which] += 1
@@ -244,7 +252,7 @@ class MatchEnds:
         return matches[over & whole], matches[over & ~whole]
 
     def save(self) -> Batch:
-        """Return the state of all unfinished matches."""
+        """Return the state of all unfinished matches, for a checkpoint."""
         return {"came": self.came, "ended": self.ended, "first": self._first, "turn": self._turn}
 
     def load(self, saved: Batch) -> None:
@@ -263,11 +271,12 @@ POLICY_INPUTS = ("obs", "mask", "reward", "first", "events", "task")  # columns 
 def act_rows(
     player: Player, step: Batch, state: Batch, noise: np.ndarray | None = None, epsilon: np.ndarray | None = None
 ) -> tuple[Batch, Batch]:
-    """Let a player act in a pool's rows [B]. Return the outputs [B] as arrays, and the state after the rows. On a CPU,
-    nothing is copied.
+    """Let a player choose actions for rows of a pool of environments, [B]. On a CPU, nothing is copied.
 
-    state: before the rows. noise: float32 [B, player.noise] in (0, 1); None: the most probable actions. epsilon:
-    float32 [B], see Exploration; None: no exploration but the player's own.
+    Return the player's outputs as arrays [B], and the player's state after the rows.
+    state: the player's state before the rows.
+    noise: random numbers, float32 [B, player.noise] in (0, 1). If None, the player takes its most probable actions.
+    epsilon: ε or noise deviation, float32 [B], see Exploration. If None, only the player itself explores.
     """
     inputs = {key: step[key] for key in POLICY_INPUTS if key in step}
     if noise is not None:
@@ -286,16 +295,18 @@ def _to_array(x: torch.Tensor) -> np.ndarray:
 
 
 class EpisodeCounter:
-    """Unclipped returns and lengths of full games per lane, even if the episodes in learning are shorter than games."""
+    """Counts the unclipped return and the length of full games per lane. Learning may use shorter episodes."""
 
     def __init__(self, lanes: int):
         self.ret, self.length = np.zeros(lanes), np.zeros(lanes)
         self.ended, self.over = np.ones(lanes, bool), np.ones(lanes, bool)
 
     def count(self, ctx: WorkerContext, lanes: np.ndarray, step: Batch, lane: int, agent: int = 0) -> tuple[int, int]:
-        """Count rows of these lanes, int64 [B], and report games that ended. Return the numbers of agent steps, which
-        the caller adds to the run's, and of games that ended. lane: number of the pool's first lane. agent: agent that
-        plays these lanes; -1: the player does not train, so its games and steps do not count.
+        """Count rows of these lanes, int64 [B], and report the games that ended.
+
+        Return the number of agent steps, which the caller adds to the run's steps, and the number of games that ended.
+        lane: number of the pool's first lane among all workers' lanes.
+        agent: agent that plays these lanes. If -1, the player does not train, so its games and steps do not count.
         """
         row = [step[key] for key in ("reward", "first", "over", "terminated", "truncated")]
         begun, games = _count(self.ret, self.length, self.ended, self.over, lanes, *row)
@@ -312,7 +323,7 @@ class EpisodeCounter:
 def _count(
     ret: np.ndarray, length: np.ndarray, ended: np.ndarray, was_over: np.ndarray, lanes: np.ndarray, *row: np.ndarray
 ) -> tuple[int, int]:
-    """Count rows of an EpisodeCounter's lanes. Return the number of first rows, and of rows that end games."""
+    """Count rows of an EpisodeCounter's lanes. Return how many rows are first rows, and how many rows end games."""
     reward, first, over, terminated, truncated = row
     begun = games = 0
     for b, i in enumerate(lanes):
@@ -327,7 +338,9 @@ def _count(
 
 
 def report_faults(ctx: WorkerContext, pool: Pool, counts: bool = True) -> None:
-    """Report a pool's restarts (0 unless `counts`), and log each fault and remark once."""
+    """Log each failure of an environment and each remark once, and report how often the pool restarted environments.
+    With counts=False, the reported number of restarts is 0, because another worker that shares the pool reports it.
+    """
     ctx.counters.set("restarts", pool.restarts if counts else 0)
     with contextlib.suppress(IndexError):  # another thread took the last one
         while pool.faults:
@@ -354,7 +367,7 @@ Pull = Callable[[int], int | None]  # pulls a round's weights; returns their ver
 
 @dataclass
 class LanePlayer:
-    """A player in an actor's lanes; the same LanePlayer may act in several groups of lanes."""
+    """A player of an actor's lanes. The same LanePlayer may act in several groups of lanes."""
 
     policy: Player
     out: Producer | RolloutSlots | None  # where the player's rows are written; None: nowhere
@@ -365,7 +378,7 @@ class LanePlayer:
 
 
 class ScriptedPolicy(ArrayPlayer):
-    """A bot as a player."""
+    """Player that acts by a bot (a scripted opponent)."""
 
     def __init__(self, bot: SeatedBot):
         self.bot = bot
@@ -381,7 +394,7 @@ REPORTED = 0.25  # most seconds between two reports of an actor to the run's cou
 
 @dataclass
 class LaneGroup:
-    """A fixed group of lanes, and its progress in a rollout."""
+    """A fixed group of lanes (parallel environments) that step together, and the group's progress in its rollout."""
 
     lanes: slice
     indices: np.ndarray  # numbers of the lanes in the pool
@@ -402,13 +415,13 @@ class LaneGroup:
 
 
 class Actor:
-    """Acts in every lane of a pool. Between two rollouts, an actor can be saved if its pool can.
-
-    One player acts in all groups of lanes, or each group has its own player (at a table, see acting.worker).
+    """Acts in every lane (parallel environment) of a pool. Between two rollouts, an actor can be saved if its pool can.
+    Either one player acts in all groups of lanes, or each group has a separate player. The latter is called a table,
+    see acting.worker.
     """
 
     def __init__(self, ctx: WorkerContext, pool: Pool, players: Sequence[LanePlayer], first_lane: int):
-        """players: one per group, or one for all groups. All have the same `out` and the same amount of noise."""
+        """players: one for each group of lanes, or one for all. All have the same `out` and equally much noise."""
         assert players[0].out is not None
         self.ctx, self.pool, self.players, self.out = ctx, pool, players, players[0].out
         self.first_lane, indices = first_lane, np.arange(pool.lanes)
@@ -434,16 +447,18 @@ class Actor:
         self.bootstrap = True  # whether a last row needs outputs; else the next rollout acts in this row
 
     def move_rows(self, device: torch.device) -> None:
-        """Keep observations on a GPU, also in the slots, since both acting and learning read them there."""
+        """Store observations on a GPU, also those in the slots, because acting and learning both read them there."""
         if device.type != "cpu":
             self.device, self.out.rows["obs"] = device, to_device(self.out.rows["obs"], device)
 
     def rollouts(self, pull: Pull | None = None) -> Iterator[list[int] | None]:
-        """Yield the slots of each finished rollout, one per group whose rows are written; the caller commits these
-        slots. Yield None if nothing is ready yet.
+        """Yield the slots (memory of rollouts) of each finished round: one rollout of every group of lanes.
 
-        pull(k) pulls the weights for round k (a rollout of every group) and returns their version, or None if they are
-        not published yet. Without `pull`, each player pulls its own weights, as at a table.
+        The list has a slot for each group whose rows are written. The caller commits these slots. While nothing is
+        ready, None is yielded.
+
+        pull: function that pulls the weights for round k and returns their version, or None if they are not published
+        yet. If `pull` is None, each player pulls its weights itself, as at a table.
         """
         if pull is not None:
             self.players[0].pull = pull
@@ -495,7 +510,7 @@ class Actor:
         self.pulled = 0
 
     def _gather(self) -> Iterator[None]:
-        """Receive rows, act, write rows and send actions until every group is parked on its last row."""
+        """Receive rows, act, write rows and send actions, until every group is parked on its rollout's last row."""
         waiting = sum(not g.parked for g in self.groups)
         try:
             while waiting:
@@ -528,7 +543,7 @@ class Actor:
             self._report()
 
     def _receive(self) -> tuple[slice | None, Batch]:
-        """Return the lanes of a group and their rows; None and {} if nothing has come yet."""
+        """Return the lanes of a group and their rows. If nothing has come yet, return None and {}."""
         began = time.perf_counter()
         try:
             lanes, step = self.pool.recv(self.ctx.patience)
@@ -549,15 +564,16 @@ class Actor:
         self.env, self.infer, self.steps, self.calls, self.reported = 0.0, 0.0, 0, 0, time.perf_counter()
 
     def late(self) -> bool:
-        """Tell whether the run ends without waiting for the present rollout, since the rollout takes too long."""
+        """Tell whether the run ends without waiting for the present rollout, because it would take too long."""
         if self.between:
             return False
         rows = 1 + min(group.at for group in self.groups if not group.parked)
         return self.ctx.late((time.monotonic() - self.begun) / max(rows, 1) * (self.out.T + 1 - rows))
 
     def _serve(self, group: LaneGroup, step: Batch, acts: bool = True) -> None:
-        """Act in the group's next row; acts=False: keep the row's outputs. Write the row, and also the state before the
-        row if a rollout or a window begins with it. Then send the actions, or park the group on the last row.
+        """Choose actions for the next row of a group of lanes, and write the row. With acts=False, use the actions
+        chosen before. If a rollout or a window begins with this row, the policy's state before the row is written, too.
+        Then the actions are sent. After the last row, the group is parked instead.
         """
         at, out = group.at, self.out
         if acts:
@@ -591,7 +607,7 @@ class Actor:
         self.calls += 1
 
     def _draw(self, group: LaneGroup, now: int) -> None:
-        """Draw the noise of the group's next acts, and compute ε if it depends only on acts and lanes."""
+        """Draw the noise of the group's next acts. If ε depends only on acts and lanes, compute ε, too."""
         steps, group.drawn = now + np.arange(DRAWN)[:, None], now
         group.noise = uniform(self.ctx.noise_seed, group.numbers, steps, self.noise)
         if self.explore is not None and type(self.explore) in PURE:
@@ -602,11 +618,11 @@ class Actor:
 
     @property
     def between(self) -> bool:
-        """Whether the actor is between two rollouts: every lane waits for its action."""
+        """Whether the actor is between two rollouts. Every lane then waits for its action."""
         return all(g.parked for g in self.groups)
 
     def save(self) -> Batch | None:
-        """Return the actor's state between two rollouts as arrays; None if the pool cannot be saved."""
+        """Return the actor's state between two rollouts as arrays, or None if the pool cannot be saved."""
         pool = self.pool.state()
         if pool is None:
             return None
@@ -620,7 +636,7 @@ class Actor:
         return {"pool": pool, "games": dict(vars(self.games)), **own}
 
     def load(self, saved: Batch) -> None:
-        """Restore what `save` returned. Raises UserError: an earlier version of Polyplay saved it."""
+        """Restore what `save` returned. Raises UserError: an earlier version of Polyplay saved the state."""
         try:
             self.pool.load(saved["pool"])
         except KeyError as e:
@@ -641,7 +657,7 @@ class Actor:
 
 
 class TapeRecorder(Player):
-    """A policy that records activations while acting, for a learner with the same weights (nets.layers.Tape)."""
+    """Policy that records its activations while acting, for a learner with the same weights (nets.layers.Tape)."""
 
     def __init__(self, policy: ActorCritic, groups: int, T: int):
         self.policy, self.noise, self.groups, self.T = policy, policy.noise, groups, T
@@ -659,7 +675,7 @@ class TapeRecorder(Player):
         return self.policy.act(step, state, self.tapes[-1])
 
     def take(self) -> Tape:
-        """Return the tape of the rollout that just finished: rows 0..T-1, and in each row the groups in turn."""
+        """Return the activations of the rollout that just finished: rows 0 to T-1, with all groups in each row."""
         tape = join_tapes(self.tapes[-self.groups * (self.T + 1) : -self.groups])
         self.tapes = self.tapes[-self.groups :]  # of the parked rows, with which the next rollout begins
         return tape

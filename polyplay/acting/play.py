@@ -1,6 +1,6 @@
-"""Full games of one policy; matches of two teams, or of two players on a board.
+"""Playing without learning: full games of one policy, and matches of two teams or of two players on a board.
 
-Every lane plays a fixed share of the games.
+Every lane (parallel environment) plays a fixed share of the games.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ CHANCE = 20_000_003  # added to seeds of ε's random numbers, to separate them f
 
 
 class PlayedGame(NamedTuple):
-    """A full game: its unclipped, undiscounted return over all lives; its length in agent steps; its number."""
+    """A full game: its unclipped, undiscounted return over all lives, its length in agent steps, and its number."""
 
     ret: float
     length: int
@@ -53,8 +53,12 @@ Watch = Callable[[list[PlayedGame], int], bool]
 
 @dataclass(frozen=True)
 class PlayOptions:
-    """How to play games. epsilon: probability of a uniform random action instead of the policy's, per lane and step.
-    greedy: the policy takes its most probable action instead of a sampled one.
+    """How to play games.
+
+    episodes: number of games.
+    seed: seed of the environments and of the random numbers of actions.
+    greedy: whether the policy takes its most probable action instead of a sampled one.
+    epsilon: probability that a uniform random action replaces the policy's action, per lane and step.
     """
 
     episodes: int
@@ -66,8 +70,9 @@ class PlayOptions:
 def play_games(
     envs: Envs, policy: Player, how: PlayOptions, viewers: Sequence[Viewer] = (), watch: Watch | None = None
 ) -> list[tuple[float, int]]:
-    """Return (return, length) of full games, in the order of their numbers. Every lane has a quota of games, so short
-    games are not preferred. watch: tells after every step whether to continue; if not, fewer games are returned.
+    """Play full games, and return the (return, length) of each game, in the order of the games' numbers. Every lane has
+    a quota of games, so short games are not preferred. watch: function that decides after every step whether to
+    continue. If it ends play early, fewer games are returned.
     """
     games, lanes = list[PlayedGame](), lanes_of(envs, how.episodes)
     with closing(play_steps(envs, policy, how, viewers)) as steps:
@@ -79,7 +84,7 @@ def play_games(
 
 
 def lanes_of(envs: Envs, episodes: int) -> int:
-    """Return the number of lanes for `episodes` games. If there are several tasks, all have equally many lanes."""
+    """Return the number of lanes (parallel environments) for `episodes` games. All tasks have equally many lanes."""
     few = min(episodes, LANES)
     if order := envs.spec.order if envs.only < 0 else ():
         return max(few // len(order), 1) * len(order)
@@ -89,8 +94,8 @@ def lanes_of(envs: Envs, episodes: int) -> int:
 def play_steps(
     envs: Envs, policy: Player, how: PlayOptions, viewers: Sequence[Viewer] = ()
 ) -> Generator[list[PlayedGame], None, None]:
-    """After every step of all lanes, yield the games that ended in this step, within the lanes' quotas. A player that
-    never joins a match has no game in it.
+    """Play full games, and yield after every step of all lanes the games that ended in this step. Games beyond a lane's
+    quota are left out. If a player never joins a match, the player has no game in this match.
     """
     lanes = lanes_of(envs, how.episodes)
     if envs.options.get("starts"):  # a restarted game would take another game's start state
@@ -122,9 +127,12 @@ def play_steps(
 def play_rows(
     envs: Envs, lanes: int, seed: int, players: Sequence[tuple[TeamPlayer, np.ndarray | slice]], first: int = 0
 ) -> Generator[tuple[Batch, Tree, Pool], None, None]:
-    """Play full games with all lanes in step, even if lanes do not act in step in training. The lanes' numbers begin
-    with `first`. Yield every row, the actions chosen in this row (the next step overwrites them), and the pool.
+    """Play full games with all lanes in step, even if lanes do not act in step during training.
+
+    Yield every row (one step of all lanes), the actions chosen in this row, and the pool of environments. The next step
+    overwrites the actions.
     players: pairs of a player and its lanes, counted from `first`.
+    first: number of the first lane.
     """
     shown = replace(envs, lanes=lanes, workers=0, at_once=0, groups=1, active=0, agents=1)
     if envs.spec.tasks:  # the spec of tasks takes long to compute
@@ -143,8 +151,8 @@ def play_rows(
 def choose_with_value(
     spec: EnvSpec, policy: Player, how: PlayOptions, numbers: np.ndarray, step: Batch, state: Batch, act: int
 ) -> tuple[Tree, np.ndarray | None, Batch]:
-    """Return (actions, the network's values [B] or None, the state after the row) for the lanes `numbers`. Values are
-    None if the network has none. act: how often these lanes acted before.
+    """Choose actions for the lanes `numbers`. Return actions, the network's values [B], and the state after the row. If
+    the network computes no values, None is returned for them. act: how often these lanes have acted before.
     """
     acts = np.full(len(numbers), act)
     noise = None if how.greedy else uniform(how.seed + SEED, numbers, acts, policy.noise)
@@ -160,14 +168,14 @@ def choose_with_value(
 def some_random(
     spec: EnvSpec, how: PlayOptions, numbers: np.ndarray, step: Batch, action: Tree, acts: np.ndarray
 ) -> Tree:
-    """Replace each action with probability ε by a random one. acts: int64 [B], how often each lane acted before."""
+    """Replace each action by a random one with probability ε. acts: how often each lane has acted before, int64 [B]."""
     luck = uniform(how.seed + CHANCE, numbers, acts, 1 + spaces.action_width(spec.action))
     other = spaces.random_actions(spec.action, luck[:, 1:], step.get("mask"))
     return spaces.mix_random(action, other, luck[:, 0] < how.epsilon)
 
 
 def load_policy(system: Any, path: Path, agent: int = 0) -> Policy:
-    """Load a policy. path: a checkpoint, or a file that has only the weights of an agent."""
+    """Load a policy with its weights. path: a checkpoint, or a file that contains only the weights of one agent."""
     policy, alone = system.policy(), path.suffix == checkpoint.ARRAYS
     saved = (
         checkpoint.read_self(path) if alone else checkpoint.open_checkpoint(path).arrays(checkpoint.policy_name(agent))
@@ -177,8 +185,8 @@ def load_policy(system: Any, path: Path, agent: int = 0) -> Policy:
 
 
 def load_player(system: Any, path: Path, device: str = "cpu", simulations: int | None = None, agent: int = 0) -> Player:
-    """Load the player of full games: the network on a device, or the system's tree search, which uses the network.
-    simulations: number per move of the search; None: the search's own.
+    """Load the player for full games: the network on `device`, or the system's tree search, which uses the network.
+    simulations: number of the search's simulations per move. If None, the search's default is used.
     """
     policy = load_policy(system, path, agent).to(device)
     if system.player is None:
@@ -201,7 +209,7 @@ def summarize_games(games: list[tuple[float, int]], frames_per_step: int) -> Row
 
 
 def policy_player(policy: Player, how: PlayOptions) -> TeamPlayer:
-    """Return a player that acts by a policy and keeps the policy's state for each lane."""
+    """Return a player that acts by a policy and remembers the policy's state of each lane."""
 
     def begin(pool: Pool, lanes: np.ndarray) -> Choose:
         state, acts = policy.initial(len(lanes)), itertools.count()
@@ -217,7 +225,7 @@ def policy_player(policy: Player, how: PlayOptions) -> TeamPlayer:
 
 
 def random_player(seed: int) -> TeamPlayer:
-    """Return a player that takes every legal action with the same probability."""
+    """Return a player that chooses among the legal actions with equal probability."""
 
     def begin(pool: Pool, lanes: np.ndarray) -> Choose:
         draw = action_sampler(pool.spec.action, int(lane_seeds(seed + SEED, int(lanes[0]), 1)[0]))
@@ -227,7 +235,7 @@ def random_player(seed: int) -> TeamPlayer:
 
 
 def scripted_player(bot: Bot) -> TeamPlayer:
-    """Return a player that acts by a bot. It raises UserError at the start if the bot can't play there (seat_bot)."""
+    """Return a player that acts by a bot. If the bot can't play there, the player raises UserError at its start."""
 
     def begin(pool: Pool, lanes: np.ndarray) -> Choose:
         seated = seat_bot(bot, pool, lanes)
@@ -237,8 +245,9 @@ def scripted_player(bot: Bot) -> TeamPlayer:
 
 
 def play_both_sides(envs: Envs, player: TeamPlayer, other: TeamPlayer, matches: int, seed: int) -> np.ndarray:
-    """Return the points of `player`, float64 [matches]: 1 for a win, ½ for a draw. `player` is the first team in the
-    first half of the matches and the second team in the second half; both halves have the same seeds.
+    """Play matches of two players. Return the points of `player`, float64 [matches]: 1 for a win, ½ for a draw.
+    `player` is the first team in the first half of the matches, and the second team in the second half. Both halves
+    have the same seeds.
     """
     steps = both_side_steps(envs, player, other, matches, seed)
     while True:
@@ -251,7 +260,7 @@ def play_both_sides(envs: Envs, player: TeamPlayer, other: TeamPlayer, matches: 
 def both_side_steps(
     envs: Envs, player: TeamPlayer, other: TeamPlayer, matches: int, seed: int
 ) -> Generator[None, None, np.ndarray]:
-    """Play and return as play_both_sides does, but yield after every step of all matches."""
+    """Do the same as play_both_sides, but yield after every step of all matches."""
     first = yield from team_steps(envs, (player, other), matches // 2, seed)
     second = yield from team_steps(envs, (other, player), matches // 2, seed)
     return np.concatenate([first, 1 - second])
@@ -260,9 +269,11 @@ def both_side_steps(
 def team_steps(
     envs: Envs, players: tuple[TeamPlayer, TeamPlayer], matches: int, seed: int
 ) -> Generator[None, None, np.ndarray]:
-    """Return the first team's points, float64 [matches]: 1 for a win, ½ for a draw. Yield after every step of all
-    matches. The team with the higher total team reward wins; if rows have no team reward, the sum of its seats' returns
-    counts instead. Each place for a parallel match has a quota of matches, so short matches are not preferred.
+    """Play matches, and return the first team's points, float64 [matches]: 1 for a win, ½ for a draw, 0 for a loss.
+
+    Yield after every step of all matches. The team with the higher total team reward wins. If rows have no team reward,
+    the sum of the returns of a team's seats counts instead. Each place for a parallel match has a quota of matches, so
+    short matches are not preferred.
     """
     at_once, team = min(matches, LANES), np.array(envs.spec.sides)
     points, scores = np.full(matches, np.nan), np.zeros((at_once, 2))
@@ -288,8 +299,8 @@ def team_steps(
 
 
 def _team_scores(step: Batch, team: np.ndarray) -> np.ndarray:
-    """Return what a row adds to the teams' scores in every match, float64 [matches, 2]. All seats of a team whose
-    players are present have the same team reward. team: the team of each seat.
+    """Return how much a row adds to the scores of both teams in every match, float64 [matches, 2]. All players of a
+    team that are present have the same team reward. team: the team of each seat.
     """
     board, own = (-1, len(team)), (team[:, None] == (0, 1)).astype(np.float64)  # own: [seats, teams]
     if "team_reward" not in step:
@@ -304,7 +315,7 @@ MatchWatch = Callable[[dict[int, float], int], bool]  # ({ended game: points}, n
 
 @dataclass(frozen=True)
 class MatchStarts:
-    """Starting positions of a match's games. begins: bool [n], whether `player` moves first, not `other`."""
+    """Starting positions of a match's games. begins: whether `player` moves first instead of `other`, bool [n]."""
 
     records: np.ndarray  # int8 [n, record]
     begins: np.ndarray
@@ -320,10 +331,11 @@ def match(
     at_once: int | None = None,
     over: Callable[[np.ndarray, np.ndarray], None] = lambda records, at: None,
 ) -> np.ndarray:
-    """Return the points of `player`, float64 [n]: 1 for a win, ½ for a draw; nan if `watch` ended the match before.
+    """Play board games of two players. Return the points of `player`, float64 [n]: 1 for a win, ½ for a draw.
 
-    at_once: number of games played together; None: all. over: called with all records, and the numbers of games that
-    have just ended by a last move or because a player gave up. Raises ValueError: a player made an illegal move.
+    If `watch` ends the match early, the points of unfinished games are nan. Raises ValueError: a move is illegal.
+    at_once: number of games that are played together. If None, all games are.
+    over: called with all records and the numbers of games that just ended, by a last move or because a player gave up.
     """
     records, own, n = starts.records.copy(), starts.begins.copy(), len(starts.records)
     random = np.random.default_rng(seed).integers(2**63, size=n, dtype=np.uint64)
@@ -346,7 +358,7 @@ def match(
 
 
 def _play(board: Game, records: np.ndarray, at: np.ndarray, actions: np.ndarray, side: str) -> np.ndarray:
-    """Play `actions` in the games `at`; return their results, int8 [n]. Raises ValueError: an action is illegal."""
+    """Play `actions` in the games `at`, and return their results, int8 [n]. Raises ValueError: an action is illegal."""
     results, moves = np.full(len(at), kernels.LOST, np.int8), actions != GIVES_UP
     made, chosen = at[moves], actions[moves]
     for game, action in zip(made.tolist(), chosen.tolist(), strict=True):
@@ -360,8 +372,9 @@ def _play(board: Game, records: np.ndarray, at: np.ndarray, actions: np.ndarray,
 def draw_openings(
     board: Game, n: int, plies: int, draw: Callable[[np.ndarray], np.ndarray]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return n positions, int8 [n, record], and the moves that led to them, int64 [n, plies]; -1: no move. A position
-    is reached after `plies` moves, or before a move that would end the game. draw: chooses moves for records.
+    """Draw n opening positions, int8 [n, record]. Return them and the moves that lead to them, int64 [n, plies]. A
+    position is reached after `plies` moves. If a move would end the game, the position before this move is used.
+    Missing moves are -1. draw: function that chooses moves for records.
     """
     records, on = np.stack([board.new() for _ in range(n)]), np.arange(n)
     moves = np.full((n, plies), -1)

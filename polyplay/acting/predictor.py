@@ -1,8 +1,8 @@
-"""The acting loop for lanes that each run at their own pace: any free thread serves the lanes that are ready.
+"""The acting loop for lanes (parallel environments) that run at their own pace. Any free thread serves the ready lanes.
 
-A lane's rows fill a slot of a TrainingQueue, as a chunk. A chunk ends after T transitions, with the episode, or because
-the lane must leave. So each chunk is from one episode, and no transition is lost or repeated. GA3C's predictors share
-one `LaneTable`; each A3C worker has its own table of a single lane.
+The rows (steps) of a lane fill a slot of a TrainingQueue. The filled part of a slot is called a chunk. A chunk ends
+after T transitions, at the end of an episode, or when the lane must leave. So each chunk comes from one episode, and no
+transition is lost or repeated. GA3C's predictors share one `LaneTable`. Each A3C worker has a table of a single lane.
 """
 
 from __future__ import annotations
@@ -26,9 +26,8 @@ Chunk = tuple[int, int]  # a slot, and the number of transitions in it
 
 
 class LaneTable(Edge):
-    """A pool of environments and the state of each lane, shared by all threads that act in the pool.
-
-    One thread at a time serves a lane, from recv() to send(); only this thread then uses the lane's entries here.
+    """A pool of environments and the state of each of its lanes. All threads that act in the pool share the table. One
+    thread at a time serves a lane, from recv() to send(). Only this thread uses the lane's entries in the meantime.
     """
 
     def __init__(self, envs: Envs, out: TrainingQueue, first_lane: int = 0):
@@ -39,7 +38,7 @@ class LaneTable(Edge):
         self._can_recv = threading.Condition()  # for pools that step environments in send(): one thread at a time
 
     def open(self, ctx: WorkerContext, policy: Player) -> LaneTable:
-        """Open the pool, unless another thread has opened it."""
+        """Open the pool of environments, unless another thread has opened it already."""
         with self._opening:
             if self._pool is None:
                 n = self.envs.lanes
@@ -67,7 +66,7 @@ class LaneTable(Edge):
         return f"{envs.title} × {envs.active or envs.lanes}, at most {envs.at_once or envs.lanes} served at once"
 
     def dial(self, name: str) -> Adjustable:
-        """Return the adjustable number of lanes, for schedulers. If lanes can't come and go, the number stays fixed."""
+        """Return the number of lanes as a dial (adjustable number). If lanes can't come and go, the number is fixed."""
         first = self.envs.active or self.envs.lanes
 
         def ask(n: int) -> None:
@@ -98,7 +97,7 @@ class LaneTable(Edge):
 
     @property
     def queued(self) -> int:
-        """Number of lanes that wait for actions: those received by the last `recv`, and those that are ready."""
+        """Number of lanes that wait for actions: those that the last `recv` returned, and those that are ready."""
         return self.taken + self.pool.ready
 
     def close(self) -> None:
@@ -108,7 +107,7 @@ class LaneTable(Edge):
 
 
 class Predictor:
-    """One thread that serves the lanes of a table."""
+    """One thread that chooses actions for the lanes of a LaneTable."""
 
     def __init__(self, ctx: WorkerContext, table: LaneTable, policy: Player, version: Callable[[], int]):
         self.ctx, self.table, self.policy, self.version = ctx, table, policy, version
@@ -116,12 +115,15 @@ class Predictor:
         self.together = False  # whether all lanes' chunks end together
 
     def chunks(self, renew: Callable[[], int] | None = None) -> Iterator[list[Chunk]]:
-        """Yield finished chunks, before any further row is written; an empty list if none has finished yet.
+        """Yield the chunks (filled slots) that have just finished, before any further row is written. Yield [] if there
+        are none.
 
-        Without `renew`, the weights may change at any row. With `renew`, for a table of one lane, or of one match whose
-        chunks end together, weights change only between chunks, by a call of `renew`, as in A3C. Then the new weights
-        act in a chunk's last row, which is also the next chunk's first. The ended chunk has no outputs in this row, so
-        the learner computes the row's value (A2C(values="unrolled")).
+        Without `renew`, the weights may change at any row.
+
+        With `renew`, the weights change only between chunks, by a call of `renew`, as in A3C. The table must then have
+        one lane, or the lanes of one match, whose chunks end together. A chunk's last row is also the next chunk's
+        first row, where the new weights act. The ended chunk has no outputs in this row, so the learner computes the
+        row's value (A2C(values="unrolled")).
         """
         table = self.table
         self.together = renew is not None
@@ -156,7 +158,7 @@ class Predictor:
             self._answer(lanes, numbers, leaves, outputs, after)
 
     def _ends(self, numbers: np.ndarray, go: np.ndarray) -> np.ndarray:
-        """Tell for each of these lanes whether its chunk ends with the present row. go: see `_write`."""
+        """Tell for each of these lanes whether its chunk ends with the present row. go: as in `_write`."""
         has = self.table.slot[numbers] >= 0
         ends = has & (~go | (self.table.at[numbers] == self.out.T))
         return has if self.together and ends.any() else ends
@@ -169,7 +171,7 @@ class Predictor:
         return outputs, after
 
     def _noise(self, numbers: np.ndarray) -> np.ndarray:
-        """Return the noise of these lanes' next acts, [lanes, noise]."""
+        """Return the noise for the next actions of these lanes, [lanes, noise]."""
         table = self.table
         at = table.acts[numbers] - table.drawn[numbers]
         if (used := at >= DRAWN).any():
@@ -180,7 +182,9 @@ class Predictor:
         return table.noise[numbers, at]
 
     def _write(self, numbers: np.ndarray, step: Batch, outputs: Batch, version: int, go: np.ndarray) -> list[Chunk]:
-        """Write rows into the lanes' slots; return the chunks that end here. go: lanes that end no episode and stay."""
+        """Write rows into the slots of these lanes. Return the chunks that end with these rows.
+        go: for each lane, whether no episode ends in this row and the lane stays.
+        """
         table = self.table
         slot, at = table.slot[numbers], table.at[numbers]
         has = slot >= 0
@@ -194,7 +198,7 @@ class Predictor:
         return [self._finish(int(s), int(t)) for s, t in zip(slot[ends], at[ends], strict=True)]
 
     def _finish(self, slot: int, last: int) -> Chunk:
-        """Finish and return a chunk with last row `last`: later rows become padding, which has no transitions."""
+        """Finish and return a chunk whose last row is number `last`. Later rows become padding without transitions."""
         rows = self.out.rows
         if last < self.out.T:
             tree.map(lambda x: x[slot].__setitem__(slice(last + 1, None), x[slot, last]), rows)
@@ -203,7 +207,7 @@ class Predictor:
         return slot, last - int(np.count_nonzero(rows["first"][slot, 1 : last + 1]))
 
     def _slots(self, numbers: np.ndarray) -> Iterator[list[Chunk]]:
-        """Take an empty slot for each of these lanes. While the queue is full, this thread waits and yields []."""
+        """Take an empty slot for each of these lanes. While the queue is full, wait, and yield an empty list."""
         with self.ctx.counters.timed("wait"):
             for i in numbers.tolist():
                 while (slot := self.out.slot()) is None:
@@ -231,6 +235,6 @@ class Predictor:
 
 
 def _rows_of(which: np.ndarray, rows: Batch) -> Batch:
-    """Return the rows of the lanes `which`, bool [lanes], from arrays or tensors; not copied if all are chosen."""
+    """Return the rows of chosen lanes from arrays or tensors. which: bool [lanes]. If all are chosen, copy nothing."""
     pick = np.flatnonzero(which)
     return rows if which.all() else tree.map(lambda x: x[pick], rows)

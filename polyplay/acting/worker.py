@@ -1,4 +1,4 @@
-"""Workers that act: actors with one player, predictors of shared lanes, actors with tables of several players."""
+"""Workers that act: actors with one player, predictors that share lanes, and actors with a table of several players."""
 
 from __future__ import annotations
 
@@ -50,9 +50,11 @@ def act(
     nice: int = 0,
     keep: int = 1,
 ) -> Iterator[None]:
-    """Act in the worker's own environments, with its own copy of the weights, and write rollouts into a queue. lag:
-    number of rollouts that acting may be ahead of learning; -1: acting never waits. nice: added to the process's
-    niceness (`nice`). keep: number of rollouts between pulls of the weights.
+    """Act in the worker's environments with a copy of the weights, and write rollouts into a queue.
+
+    lag: number of rollouts that acting may be ahead of learning. If -1, acting never waits.
+    nice: number added to the process's niceness (`nice`).
+    keep: number of rollouts between two pulls of the weights.
     """
     if nice and multiprocessing.parent_process() is not None:
         platform.be_nicer(nice)
@@ -73,7 +75,9 @@ def act(
             actor.load(saved)
 
         def pull(k: int) -> int | None:
-            """Pull weights of round k - lag or later (lag -1: the newest). Return the version; None: unpublished."""
+            """Pull weights of round k - lag or later (lag -1: the newest). Return the version, or None if
+            unpublished.
+            """
             if held.age:
                 return held.version
             if not params.wait(0 if lag < 0 else max(k - lag, 0), ctx.index, out.patience):
@@ -96,7 +100,7 @@ def act(
 def predict(
     ctx: WorkerContext, *, agents: LaneTable, policy: PolicyFactory, out: TrainingQueue, params: Hogwild
 ) -> Iterator[None]:
-    """Act in shared lanes, as one of several predictors, with the weights that the trainers change."""
+    """Act in lanes that several predictors share. The weights are those that the trainers change in shared memory."""
     while not params.counts.ready:
         time.sleep(min(ctx.patience, 0.005))
         yield
@@ -114,19 +118,19 @@ def predict(
 
 
 def open_pool(ctx: WorkerContext, envs: Envs, saved: Batch) -> Pool:
-    """Open the worker's lanes. If `saved` has the state of a pool, seeds are the same as before the resume."""
+    """Open the worker's environments. If `saved` has the state of a pool, use the same seeds as before the resume."""
     if "pool" in saved:
         ctx.incarnation = int(saved["incarnation"])
     return envs.share(progress=ctx.control.run).open(ctx.env_seed, lane=ctx.index * envs.lanes)
 
 
 class MatchResults:
-    """Results of matches. A team's outcome is the sum of its seats' team rewards, or of its seats' returns if rows have
-    no team rewards. A match whose environment was restarted has no result.
+    """Collects the results of matches. A team's outcome is the sum of the team rewards of its seats. If rows have no
+    team rewards, it is the sum of the seats' returns. If a match's environment was restarted, the match has no result.
     """
 
     def __init__(self, pool: Pool, games: EpisodeCounter, width: int):
-        """games: a counter that has already counted the rows that `watch` gets. width: number of lanes of a player."""
+        """games: counter that has already counted the rows that `watch` gets. width: number of lanes of a player."""
         seating, spec = pool.seating, pool.spec
         assert seating is not None
         self.seating, self.games, self.width = seating, games, width
@@ -158,7 +162,7 @@ class MatchResults:
             self.players[matches] = self._players(matches)
 
     def save(self) -> Batch:
-        """Return the state of matches under way; call `take` for ended ones first."""
+        """Return the state of the unfinished matches. Call `take` first to get the results of ended matches."""
         return {"gained": self.gained, "scores": self.scores, "players": self.players, "ends": self.ends.save()}
 
     def load(self, saved: Batch) -> None:
@@ -167,8 +171,8 @@ class MatchResults:
         self.ends.load(saved["ends"])
 
     def take(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return the matches that ended since the last call: int [n, blocks], the group of lanes that played each block
-        of seats; and float [n, teams], each team's outcome.
+        """Return the matches that ended since the last call. The first array, int [n, blocks], has the group of lanes
+        that played each block of seats. The second array, float [n, teams], has each team's outcome.
         """
         found, self.found = self.found, []
         if not found:
@@ -191,9 +195,11 @@ def act_at_table(
     league: League | None = None,
     lag: int = -1,
 ) -> Iterator[None]:
-    """Act with a player for each group of lanes, drawn by the league; without a league, agents get groups in turn. lag:
-    number of rounds that acting may be ahead of the same agent's learning; the agent's batches must then be one
-    rollout; -1: no limit.
+    """Act with a separate player for each group of lanes (a table). The league draws the players.
+
+    Without a league, the agents get the groups in turn.
+    lag: number of rounds that acting may be ahead of the same agent's learning; -1: no limit. With a lag of 0 or more,
+    each batch of an agent must be one rollout.
     """
     producer = out.producer(ctx.index)
     saved = actor_checkpoint.load_actor(ctx) if actor_checkpoint.between_rounds(ctx) is not None else {}
@@ -220,7 +226,7 @@ def act_at_table(
 
 
 class Seat(LanePlayer):
-    """A place at a table: its player, and memory for the player's weights."""
+    """A place at a table (all players of an actor): the player who sits there, and memory for the player's weights."""
 
     def __init__(self, ctx: WorkerContext, policy: PolicyFactory, producer: Producer, params: AgentParams, lag: int):
         self.ctx, self.producer, self.params, self.lag = ctx, producer, params, lag
@@ -230,12 +236,14 @@ class Seat(LanePlayer):
         self.seats_of_agent = 1  # number of seats at the table with the same player
 
     def sit(self, policy: Player, pull: Pull, agent: int = -1) -> None:
-        """Seat a player from the next rollout. agent: the agent that trains on the rows; -1: they are not stored."""
+        """Let a player take this place from the next rollout. agent: who trains on the rows; -1: they are not
+        stored.
+        """
         self.policy, self.agent, self.pull, self.version = policy, agent, pull, -1
         self.out = self.producer if agent >= 0 else None
 
     def save(self) -> Batch:
-        """Return the weights that play here, and their version."""
+        """Return the weights that play at this place, and their version."""
         return {"vector": to_host(self.vector.flat), "version": np.array(self.version)}
 
     def load(self, saved: Batch) -> None:
@@ -244,7 +252,7 @@ class Seat(LanePlayer):
         self.version = int(saved["version"])
 
     def newest(self, k: int) -> int | None:
-        """Pull the agent's newest weights; if lag ≥ 0, wait for weights trained on this actor's older rollouts."""
+        """Pull the agent's newest weights. If lag ≥ 0, wait for weights trained on this actor's older rollouts."""
         due = 0 if self.lag < 0 else self.producer.made(self.agent) - self.lag * self.seats_of_agent
         params = self.params.each[self.agent]
         if not params.wait(0, self.ctx.index, self.producer.queue.patience, max(due, 0)):
@@ -253,7 +261,7 @@ class Seat(LanePlayer):
 
 
 class ActorSeating:
-    """The players at an actor's table, and the results of their matches."""
+    """The players at an actor's table (one player per group of lanes), and the results of their matches."""
 
     def __init__(
         self, ctx: WorkerContext, actor: Actor, seats: list[Seat], league: League | None, bots: Sequence[Bot] = ()
@@ -290,7 +298,7 @@ class ActorSeating:
         return True
 
     def between(self) -> None:
-        """Between two rollouts, report results. If other players were drawn, change players once all matches rest."""
+        """Between two rollouts, report results. If other players were drawn, seat them once all matches rest."""
         if self.league is None or self.results is None:
             return
         matches, outcomes = self.results.take()
@@ -313,7 +321,7 @@ class ActorSeating:
         self.league.acknowledge(self.ctx.index, draw)
 
     def _sit(self, players: np.ndarray) -> None:
-        """Seat these players; players that stay keep their weights."""
+        """Seat these players. A player that stays at the same place continues with the same weights."""
         changed = np.ones(len(players), bool) if not self.draw else players != self.numbers
         for i in np.flatnonzero(changed):
             self._seat(int(i), int(players[i]))
@@ -349,9 +357,7 @@ class ActorSeating:
         return {"draw": np.array(self.draw), "numbers": self.numbers, "held": held, "results": results}
 
     def load(self, saved: Batch) -> None:
-        """Load an actor's part of a checkpoint, if it includes the lanes. `begin` then seats the players, once the
-        league knows them.
-        """
+        """Restore an actor's part of a checkpoint, if it includes the lanes. `begin` seats the players later."""
         if "pool" not in saved:
             return
         self.actor.load(saved)

@@ -1,4 +1,4 @@
-"""Parts of a checkpoint from acting workers, so that a resumed run continues as if it had never stopped.
+"""Parts of a checkpoint that acting workers (actors) write, so that a resumed run continues as if it had never stopped.
 
 `workers/ROLE-I.safetensors`  worker I's whole state, if its environments can be saved, and its rollouts that were still
                               on their way to a learner
@@ -7,9 +7,10 @@
                               actor's turn is next; actors that did not write their parts
 
 A learner that saves waits until each of its actors has finished a rollout and written its part. So the states of actors
-and learner match the rollouts in flight, however far acting runs ahead. If all workers take turns in one thread, actors
-wait too: saving keeps the order, and a resumed run continues with the same turn. In a league, all workers write their
-parts between two rounds of turns (workers.crew), or current matches are lost. Imports no torch.
+and learner match the rollouts in flight (not yet taken by a learner), however far acting runs ahead. If all workers
+take turns in one thread, actors wait too. Saving then keeps the order, and a resumed run continues with the same turn.
+In a league, all workers write their parts between two rounds of turns (workers.crew). Otherwise, current matches are
+lost. Imports no torch.
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ SAVE_TIMEOUT = 10.0  # seconds for actors to write their parts; a checkpoint doe
 
 
 def save_actor(ctx: WorkerContext, part: CheckpointPart, actor: Any, flight: Batch, more: Batch | None = None) -> None:
-    """Write an acting worker's part of a checkpoint: the rollouts in flight (`flight`), the arrays `more` and, if the
-    actor is between two rollouts, the actor's state. actor: acting.Actor. Raises OSError.
+    """Write an acting worker's part of a checkpoint: the rollouts in flight (`flight`, not yet taken by a learner), the
+    arrays `more` and, if the actor is between two rollouts, the actor's state. actor: acting.Actor. Raises OSError.
     """
     state, games, name = actor.save() if actor.between else None, actor.games, f"workers/{ctx.role}-{ctx.index}"
     arrays = {**(state or {}), **({"flight": flight} if flight else {}), **(more or {})}
@@ -57,8 +58,8 @@ def _why_unsaved(actor: Any) -> str:
 
 
 def answer_save(ctx: WorkerContext, actor: Any, producer: Producer) -> bool:
-    """Write this actor's part if a learner waits for it and the actor is between two rollouts; return whether the
-    request is answered. If the run ends and the rollout takes too long, the answer is that the part failed.
+    """Write this actor's part of a checkpoint, if a learner waits for it and the actor is between two rollouts. Return
+    whether the request is answered. If the run ends and the rollout takes too long, answer that the part failed.
     """
     queue, p = producer.queue, producer.p
     version = queue.asked(p)
@@ -78,7 +79,9 @@ def answer_save(ctx: WorkerContext, actor: Any, producer: Producer) -> bool:
 
 
 def save_at_table(ctx: WorkerContext, number: int, actor: Any, producer: Producer, table: Batch) -> None:
-    """Write this actor's part of a checkpoint made between two rounds of turns. table: players of this actor."""
+    """Write this actor's part of a checkpoint that is made between two rounds of turns. table: players of the matches
+    at this actor's table.
+    """
     assert ctx.directory is not None
     try:
         more = {"stream": producer.save(), "table": table}
@@ -88,7 +91,9 @@ def save_at_table(ctx: WorkerContext, number: int, actor: Any, producer: Produce
 
 
 def rest_at_end(ctx: WorkerContext, producer: Producer) -> Iterator[None]:
-    """Wait once this actor has written its part of the run's last checkpoint, which would lack any later steps."""
+    """Stop acting when this actor has written its part of the run's last checkpoint. Later steps would be missing
+    there.
+    """
     queue, p = producer.queue, producer.p
     while queue.last(p) and queue.asked(p) is None:
         queue.check()
@@ -97,8 +102,8 @@ def rest_at_end(ctx: WorkerContext, producer: Producer) -> Iterator[None]:
 
 
 def between_rounds(ctx: WorkerContext) -> OpenCheckpoint | None:
-    """Return a resumed run's checkpoint if every worker can continue exactly from it, else None. It must have been made
-    between two rounds of turns, and all workers must take turns again.
+    """Return the checkpoint of a resumed run if every worker can continue exactly from it, else None. The checkpoint
+    must have been made between two rounds of turns, and all workers must take turns again.
     """
     if ctx.resume is None or ctx.control.anew or not ctx.serial:
         return None
@@ -107,9 +112,8 @@ def between_rounds(ctx: WorkerContext) -> OpenCheckpoint | None:
 
 
 def load_actor(ctx: WorkerContext, consumers: int = 0) -> Batch:
-    """Return this worker's arrays in a resumed run's checkpoint; {} without any, or if it replaces a lost worker.
-
-    `consumers`: number of consumers of the worker's queue; 0 without a queue.
+    """Return this worker's arrays in the checkpoint of a resumed run. Return {} if there are none, or if this worker
+    replaces a lost one. consumers: number of consumers (learners) of the worker's queue, 0 if it has no queue.
     """
     if ctx.resume is None or ctx.control.anew or ctx.incarnation % 1000:
         return {}
@@ -120,27 +124,31 @@ def load_actor(ctx: WorkerContext, consumers: int = 0) -> Batch:
 
 
 def rollouts_learnt(ctx: WorkerContext, queue: RolloutQueue) -> list[int]:
-    """Return, by producer, the number of rollouts that learners took before the checkpoint of a resumed run."""
+    """Return for each producer (actor) how many of its rollouts learners took before the checkpoint of a resumed run
+    was made.
+    """
     taken = [_queue_end(ctx, c).get("taken", {}) for c in range(queue.consumers)]
     return [taken[p % queue.consumers].get(str(p), 0) for p in range(queue.producers)]
 
 
 def slots_read(ctx: WorkerContext, queue: RolloutQueue) -> int:
-    """Return the number of this actor's slots that the learner had not returned at a resumed run's checkpoint. Return 0
-    unless all workers take turns: a learner that starts before the actor would never return these slots.
+    """Return how many of this actor's slots the learner was reading when a resumed run's checkpoint was made. Return 0
+    unless all workers take turns, because a learner that starts before the actor would never return these slots.
     """
     read = _queue_end(ctx, ctx.index % queue.consumers).get("reading", {}) if ctx.serial else {}
     return read.get(str(ctx.index), 0)
 
 
 def saved_turn(ctx: WorkerContext, queue: RolloutQueue) -> int:
-    """Return this learner's RolloutQueue.turns, from the checkpoint of a resumed run."""
+    """Return this learner's value of RolloutQueue.turns in the checkpoint of a resumed run."""
     end = _queue_end(ctx, ctx.index)
     return end.get("turn", sum(end.get("taken", {}).values()))
 
 
 def _queue_end(ctx: WorkerContext, c: int) -> dict[str, Any]:
-    """Return the counts that `save_queue_end` saved for learner `c` in the checkpoint of a resumed run; {} if none."""
+    """Return the counts that `save_queue_end` saved for learner `c` in the checkpoint of a resumed run. Return {} if
+    there are none.
+    """
     path = ctx.resume / f"workers/stream-{c}.json" if ctx.resume is not None and not ctx.control.anew else None
     return json.loads(path.read_text("utf-8")) if path is not None and path.exists() else {}
 
@@ -148,8 +156,8 @@ def _queue_end(ctx: WorkerContext, c: int) -> dict[str, Any]:
 def wait_for_actors(
     ctx: WorkerContext, queue: RolloutQueue, version: int, last: bool = False
 ) -> Generator[None, None, list[int]]:
-    """Ask this learner's actors to write their parts for `version`; return the actors that wrote none. last: this is
-    the run's last checkpoint, after which actors stop acting.
+    """Ask this learner's actors to write their parts of the checkpoint of update `version`, and wait for them. Return
+    the actors that wrote none. last: this is the run's last checkpoint, after which actors stop acting.
     """
     if ctx.directory is None:
         return []
@@ -180,13 +188,13 @@ def save_queue_end(ctx: WorkerContext, part: CheckpointPart, queue: RolloutQueue
 
 
 def saved_counters(root: Path) -> list[dict[str, Any]]:
-    """Return the acting workers' JSON reports from a checkpoint, or from the directory of its parts."""
+    """Return the JSON reports of all acting workers in a checkpoint, or in the directory of its parts."""
     files = sorted(p for p in (root / "workers").glob("*.json") if not p.name.startswith("stream-"))
     return [json.loads(p.read_text("utf-8")) for p in files]
 
 
 def lost_lanes(root: Path, seed: int) -> str:
-    """Describe in one line the lanes that cannot continue from a checkpoint; "" if all can."""
+    """Describe in one line the lanes (environments) that cannot continue from a checkpoint. Return "" if all can."""
     reports = saved_counters(root)
     if not reports:
         return f"all lanes restart, from seed {seed}: the checkpoint has no state of them"

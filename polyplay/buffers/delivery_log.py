@@ -1,10 +1,11 @@
-"""Log of the rollouts of each update in an asynchronous run, by which the run can be reproduced.
+"""Log of the rollouts that each update of an asynchronous run was trained on. With this log, the run can be reproduced.
 
-Learner C's `deliveries-C.jsonl` has a line per batch: the number of the last update on this batch, then for each
-rollout, in order, the actor, the version of the weights that acted and, if not 0, the actor's incarnation (it changes
-when the actor is replaced). A process that starts to write adds a line {"from": number of updates so far, "threads":
-threads per worker, "length": agent steps over which the learning rate decays, or 0}. A line {"compiled": update} names
-the first compiled update.
+Learner C writes the log `deliveries-C.jsonl`, with one line for each batch. The line has the number of the last update
+on this batch. Then it has for each rollout, in order, the actor, the version of the weights that acted and, if not 0,
+the actor's incarnation (number that changes when the actor is replaced).
+
+A process that starts to write adds a line {"from": number of updates so far, "threads": threads per worker, "length":
+agent steps over which the learning rate decays, or 0}. A line {"compiled": update} names the first compiled update.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ LOG = "deliveries-{}.jsonl"
 def log_writer(
     ctx: WorkerContext, queue: RolloutQueue, update: int, threads: int, length: float, each: int = 1
 ) -> Callable[[list[int]], None]:
-    """Return a function that logs a batch, given the slots. update: updates made so far. each: updates per batch."""
+    """Return a function that logs a batch, given its slots. update: updates made so far. each: updates per batch."""
     if ctx.directory is None:
         return lambda slots: None
     path = ctx.directory / LOG.format(ctx.index)
@@ -72,8 +73,10 @@ class DeliveryLog:
 
 
 def read_log(directory: Path, c: int, actors: int, n: int, each: int = 1) -> DeliveryLog:
-    """Read learner `c`'s log. actors: number of the run's actors; n: slots per batch; each: updates per batch. Raises
-    UserError: the log is missing, damaged or incomplete, or a setting changed on resume.
+    """Read the log of learner `c`. Raises UserError if the log is missing, damaged or incomplete, or if a setting
+    changed on resume.
+
+    actors: number of actors in the run. n: slots per batch. each: updates per batch.
     """
     path = directory / LOG.format(c)
     if not path.exists():

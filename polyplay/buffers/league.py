@@ -1,10 +1,12 @@
-"""League of a run, in shared memory: players, ratings, and tables (the players of each actor). Imports no torch.
+"""League of a run (agents and bots that play matches), in shared memory: players, ratings, and tables. A table has the
+players of one actor's matches. Imports no torch.
 
     actor ──► results of matches ──► referee ──► ratings, points, tables ──► actor
     learner ──► its weights become a past agent ──► referee
 
-Every array has one writer, so no locks are needed, which a killed process could keep. Players are numbered: first the
-current agents 0 … A-1, then places for past agents, then bots. Only the referee writes ratings, players and tables.
+Every array has one writer, so no locks are needed, which a killed process could hold forever. Players are numbered:
+first the current agents 0 … A-1, then places for past agents, then bots. Only the referee writes ratings, players and
+tables.
 """
 
 from __future__ import annotations
@@ -36,7 +38,7 @@ class Identity(NamedTuple):
 
 
 class CopyOrder(NamedTuple):
-    """Order to copy weights: agent `agent` of a league continues with the weights of agent `donor`."""
+    """Order to copy weights in a league: agent `agent` continues with the weights of agent `donor`."""
 
     number: int
     agent: int
@@ -49,15 +51,15 @@ Results = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
 def blocks_of_teams(teams: Sequence[int], seated: int) -> list[list[int]]:
-    """Return each team's blocks (seats with one player). teams: team of each seat; seated: players per table."""
+    """Return each team's blocks (seats that one player plays). teams: team of each seat. seated: players per table."""
     per = len(teams) // min(seated, len(teams))
     return [sorted({i // per for i, t in enumerate(teams) if t == team}) for team in sorted(set(teams))]
 
 
 class League(Closable, Edge):
-    """Players and tables. A table is the choice of `seated` players for an actor's matches. The seats of a match form
-    `blocks` equal blocks of consecutive seats; one player plays all seats of a block. `blocks` is the smaller one of
-    `seated` and the number of seats.
+    """Players and tables of a league. A table is the choice of `seated` players for an actor's matches. The seats of a
+    match form `blocks` equal blocks of consecutive seats, and one player plays all seats of a block. `blocks` is the
+    smaller one of `seated` and the number of seats.
     """
 
     memory: ClassVar[str] = "league"
@@ -92,9 +94,11 @@ class League(Closable, Edge):
         bots: Sequence[str] = (),
         varied: Collection[str] = (),
     ):
-        """teams: the team of each seat of a match. past: number of past agents to keep. bots: names of scripted
-        players. varied: hyperparameters that change when agents copy each other. Raises UserError: fewer than two
-        agents to copy, or no two players can be opponents.
+        """teams: team of each seat of a match.
+        past: number of past agents to keep.
+        bots: names of scripted players.
+        varied: hyperparameters that change when agents copy each other.
+        Raises UserError if no other agent can be copied, or if no two players can be opponents.
         """
         if varied and agents < 2:
             raise UserError(
@@ -124,19 +128,21 @@ class League(Closable, Edge):
 
     @property
     def rated(self) -> tuple[np.ndarray, ...]:
-        """Arrays that change with the results of matches."""
+        """Arrays that change when results of matches arrive."""
         return self.elo, self.quality, self.games, self.points
 
     # ------------------------------------------------------------------------------------------------ actors
 
     def table(self, actor: int) -> tuple[int, np.ndarray]:
-        """Return the newest draw of players: number (0: no draw yet) and players, int32 [seated]. Raises Closed."""
+        """Return the newest draw of players: its number (0 if there is no draw yet) and its players, int32 [seated].
+        Raises Closed.
+        """
         self.check()
         draw = int(self.drawn[actor])
         return draw, self._tables[actor, draw % 2].copy()
 
     def wait(self, actor: int) -> bool:
-        """Wait up to `patience` seconds for a new draw of players; return whether one came. Raises Closed."""
+        """Wait up to `patience` seconds for a new draw (choice of players). Return whether one came. Raises Closed."""
         self.check()
         return self._bells[1 + actor].wait(self.patience)
 
@@ -148,10 +154,11 @@ class League(Closable, Edge):
         self._bells[0].post()
 
     def report(self, actor: int, players: np.ndarray, outcomes: np.ndarray) -> None:
-        """Report finished matches, in order, played with the acknowledged draw.
+        """Report finished matches that were played with the acknowledged draw, in order. Acting never waits for the
+        referee: matches without room are dropped and counted.
 
-        players: int [n, blocks], the player of each block of seats; outcomes: [n, teams], where a higher number wins
-        and equal numbers are a tie. Acting never waits for the referee: matches without room are dropped and counted.
+        players: int [n, blocks], the player of each block of seats.
+        outcomes: [n, teams]. A higher number wins, and equal numbers are a tie.
         """
         self.check()
         reported, n = int(self.reported[actor]), len(players)
@@ -165,15 +172,15 @@ class League(Closable, Edge):
         self._bells[0].post()
 
     def identity(self, player: int) -> Identity:
-        """Return the identity of a player in a draw that is still in use."""
+        """Return who a player is. The player must be in a draw that is still in use."""
         return Identity(int(self.kind[player]), int(self.agent[player]), int(self.version[player]))
 
     # ------------------------------------------------------------------------------------------------ learners
 
     def post(self, agent: int, version: int) -> int | None:
-        """Make a past agent of an agent's weights at `version`; their file must exist. Return its player number, the
-        same for a repeated version. None: the referee has not added the previous past agent to the league yet; call
-        again. Raises Closed.
+        """Make a past agent of an agent's weights at `version`, whose file must exist. Return its player number, which
+        is the same if the version is repeated. Return None if the referee has not added the previous past agent to the
+        league yet. Then call again. Raises Closed.
         """
         self.check()
         there = np.flatnonzero((self.kind == PAST) & (self.agent == agent) & (self.version == version))
@@ -188,7 +195,7 @@ class League(Closable, Edge):
         return player
 
     def order(self) -> CopyOrder | None:
-        """Return the referee's order that is not carried out yet, or None. Raises Closed."""
+        """Return the referee's copy order that is not yet carried out, or None. Raises Closed."""
         self.check()
         number, pair = divmod(int(self._order[0]), self.agents**2)
         return CopyOrder(number, *divmod(pair, self.agents)) if number > self._copied[0] else None
@@ -209,45 +216,49 @@ class League(Closable, Edge):
         self._order[0] = (order.number * self.agents + order.agent) * self.agents + order.donor
 
     def answer(self, number: int) -> tuple[int, int] | None:
-        """Return (agent's version, donor's version) if copy `number` is the last one made, else None."""
+        """Return (agent's version, donor's version) if copy `number` is the last one that was made, else None."""
         return (int(self._copied[1]), int(self._copied[2])) if self._copied[0] == number else None
 
     def wait_for_matches(self) -> None:
-        """Wait up to `patience` seconds for news. Raises Closed."""
+        """Wait up to `patience` seconds for news, such as finished matches. Raises Closed."""
         self.check()
         self._bells[0].wait(self.patience)
         while self._bells[0].wait(0):  # drop tokens, since all news is read now
             pass
 
     def results(self, actor: int, begin: int, most: int) -> Results:
-        """Return copies of up to `most` matches that an actor reported, from match number `begin`."""
+        """Return copies of the matches that an actor reported, at most `most`, starting with match number `begin`."""
         at = np.arange(begin, min(int(self.reported[actor]), begin + most)) % RESULTS
         return self._draws[actor, at], self._players[actor, at], self._outcomes[actor, at]
 
     def seat(self, actor: int, draw: int, players: Sequence[int]) -> None:
-        """Publish draw `draw` of players for an actor, which must have acknowledged the previous draw, if any."""
+        """Publish draw `draw` of players for an actor's matches. The actor must have acknowledged the previous draw, if
+        any.
+        """
         self._tables[actor, draw % 2] = players
         self._fence()
         self.drawn[actor] = draw
         self._bells[1 + actor].post()
 
     def put(self, player: int, who: Identity) -> None:
-        """Publish a player's identity."""
+        """Publish the identity of a player."""
         self.agent[player], self.version[player] = who.agent, who.version
         self.kind[player] = who.kind
 
     def posted(self, agent: int, entered: int) -> Identity | None:
-        """Return the past agent that an agent posted after its first `entered` past agents, or None."""
+        """Return the past agent that an agent posted after its first `entered` ones, or None if it posted no other."""
         return Identity(PAST, agent, int(self.newest[agent])) if self.posts[agent] > entered else None
 
     def enter(self, agent: int, entered: int, reserve: int) -> None:
-        """Publish the number of an agent's entered past agents, and the next past agent's player number (`reserve`)."""
+        """Publish how many past agents of an agent have entered the league. reserve: player number for the next past
+        agent.
+        """
         self.reserve[agent] = reserve
         self._fence()
         self.entered[agent] = entered
 
     def _fence(self) -> None:
-        """Make earlier writes visible before later ones."""
+        """Make earlier writes visible to other processes before later ones."""
         self._bells[0].post()
         self._bells[0].wait(0)
 
@@ -280,7 +291,7 @@ class League(Closable, Edge):
         return Crossing(flows, [(self._bells[i], end) for i, end in enumerate(ends)], self.close)
 
     def save(self) -> Batch:
-        """Copy all arrays, for a checkpoint made while no worker runs."""
+        """Return copies of all arrays, for a checkpoint. No worker may run meanwhile."""
         return {name: array.copy() for name, array in self.arrays().items()}
 
     def load(self, saved: Batch) -> None:
@@ -290,7 +301,9 @@ class League(Closable, Edge):
 
 
 class TableFlow(Cells):
-    """Flow of the players at an actor's table. The weights of past agents at the table are sent first."""
+    """Flow that sends the players at an actor's table (players of its matches) to the actor's machine. The weights of
+    past agents at the table are sent first.
+    """
 
     def __init__(self, league: League, a: int):
         cells = [league.taken[a : a + 1], league._tables[a], league.drawn[a : a + 1]]

@@ -1,10 +1,10 @@
-"""Flows of queues between machines. Imports no torch.
+"""Flows that copy queues between two machines. Imports no torch.
 
 A writer and a reader of a queue form a pair. If the two are on different machines, full slots are sent to the reader's
-side, the reader's results are sent back, and the numbers of slots are sent both ways.
+side, and the reader's results are sent back. The numbers of slots are sent both ways.
 
-If a row's stack of image planes continues the stack of the row before, only the newest plane is sent. Stacks are
-compared, so the result is exact.
+If the stack of image planes in a row continues the stack of the row before, only the newest plane is sent. The stacks
+are compared first, so the result is exact.
 """
 
 from __future__ import annotations
@@ -22,15 +22,16 @@ from polyplay.core.shared_memory import Ring, memory_barrier
 
 
 def words(pictures: np.ndarray) -> np.ndarray:
-    """View stacks of k image planes as [..., k, n], for speed in 8-byte words if a plane's size is a multiple of 8."""
+    """View stacks of k image planes as [..., k, n]. For speed, use 8-byte words if a plane's size is divisible by 8."""
     flat = pictures.reshape(*pictures.shape[:-2], -1)
     return flat.view(np.uint64) if flat.shape[-1] % 8 == 0 else flat
 
 
 @cached_njit()
 def pack_planes(rows: np.ndarray, whole: np.ndarray, planes: np.ndarray) -> int:
-    """Pack rows [T, B, k, n]; return the number of packed planes. `whole`, uint8 [T, B], is 1 where a row does not
-    continue the row before. `planes` [≤ T·B·k, n] has all k planes of such a row, and of other rows only the newest.
+    """Pack stacks of image planes in rows [T, B, k, n], to send them. Return the number of packed planes. `whole`,
+    uint8 [T, B], is set to 1 where a row does not continue the row before. `planes` [≤ T·B·k, n] gets all k planes of
+    such a row. Of other rows, it gets only the newest plane.
     """
     T, B, k, n = rows.shape
     at = 0
@@ -53,7 +54,7 @@ def pack_planes(rows: np.ndarray, whole: np.ndarray, planes: np.ndarray) -> int:
 
 @cached_njit()
 def unpack_planes(rows: np.ndarray, whole: np.ndarray, planes: np.ndarray) -> None:
-    """Undo `pack_planes`; whole[0] is all 1."""
+    """Write the rows that `pack_planes` packed. whole[0] must be all 1."""
     T, B, k, _ = rows.shape
     at = 0
     for t in range(T):
@@ -67,23 +68,23 @@ def unpack_planes(rows: np.ndarray, whole: np.ndarray, planes: np.ndarray) -> No
 
 
 class SlotContent(Protocol):
-    """Content of a queue's slots, as flows between machines read and write it."""
+    """Content of the slots of a queue, as flows between machines read and write it."""
 
     def cells(self, slots: slice) -> list[np.ndarray]:
         """Return the arrays of these slots' marks, which a flow sends when it begins."""
 
     def put(self, slot: int) -> list[np.ndarray]:
-        """Return the writer's data in a slot."""
+        """Return the arrays that the writer has put into a slot."""
 
     def left(self, slot: int) -> list[np.ndarray]:
-        """Return the reader's results in a slot."""
+        """Return the arrays of results that the reader has left in a slot."""
 
     def land(self, part: int, slot: int, arrays: list[np.ndarray]) -> None:
-        """Write received arrays into a slot. part: SLOT for the writer's data, BACK for the reader's results."""
+        """Write received arrays into a slot. part: SLOT if these are the writer's data, BACK if they are results."""
 
 
 class RolloutContent:
-    """Content of a rollout's slot: the actor's incarnation, rows and, last, stacked images as a mask and planes."""
+    """Content of a rollout's slot: the actor's incarnation, the rows and, last, stacked images as a mask and planes."""
 
     def __init__(self, queue: RolloutQueue):
         self.queue = queue
@@ -122,8 +123,9 @@ class RolloutContent:
 
 
 class Pair(Flow):
-    """Flow of the rings of slot numbers between a writer and a reader. The token counts the numbers that this side took
-    and put. The first count is sent only with the next put or checkpoint request, when the other side needs it.
+    """Flow of the rings (ring buffers) of slot numbers between a writer and a reader. The token counts the numbers that
+    this side took and put. The first count is sent only with the next put or checkpoint request, when the other side
+    needs it.
     """
 
     both = True
@@ -136,12 +138,12 @@ class Pair(Flow):
         self._holder = READING + (queue.each > 1) * reader.i
 
     def _rings(self, gives: bool) -> tuple[Ring, Ring]:
-        """Return the ring that this side writes, and the ring that this side reads."""
+        """Return the ring that this side writes and the ring that this side reads."""
         full, empty = self.queue._full[self.i], self.queue._empty[self.i]
         return (full, empty) if gives else (empty, full)
 
     def token(self, gives: bool) -> tuple[int, int]:
-        """Return the counts of numbers taken and put. Read the written ring's tail first, and the slots' data later."""
+        """Return how many numbers this side took and put. Read the written ring's tail first, the slots' data later."""
         written, read = self._rings(gives)
         look = gives, int(written._tail[0]), int(self.queue._asked[self._asks])
         if look != self._looked:
@@ -159,7 +161,7 @@ class Pair(Flow):
         yield RINGS, 0, [np.concatenate([new, written._ring])]
 
     def begin(self, gives: bool, token: tuple[int, int]) -> Iterator[Piece]:
-        """Yield the full slots, then the rings as of `token`, since this side continues to take and put numbers."""
+        """Yield the full slots, then the rings as of `token`, because this side continues to take and put numbers."""
         queue, (taken, put) = self.queue, token
         empty, full = np.array(queue._rings[0, self.i]), np.array(queue._rings[1, self.i])
         mine, theirs = (full, empty) if gives else (empty, full)
@@ -186,7 +188,7 @@ class Pair(Flow):
             self.slots.land(part, i, arrays)
 
     def _replay(self, numbers: np.ndarray, gives: bool) -> None:
-        """Repeat the other side's takes and puts on this side."""
+        """Repeat on this side what the other side took and put."""
         (taken, put), ring = numbers[:2].tolist(), numbers[2:]
         read, written = self._rings(gives)  # as the other side sees them
         memory_barrier()

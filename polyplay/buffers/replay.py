@@ -1,4 +1,7 @@
-"""Description of a replay: checked options, from which the worker that holds the replay makes a ReplayBuffer."""
+"""Description of a replay (memory of past experience, from which batches are drawn).
+
+It holds checked options, from which the worker with the replay makes a ReplayBuffer.
+"""
 
 from __future__ import annotations
 
@@ -34,12 +37,13 @@ HEADROOM = 8  # a soft replay has room for 1/HEADROOM more than its capacity
 
 
 class Proportional(NamedTuple):
-    """Prioritized draws: P = p^α / Σ p^α, with importance weights (N·P)^-β divided by the largest in the batch (Schaul
-    et al. 2016; 0^α = 0 for every α).
+    """Options of prioritized draws. An item is drawn with probability P = p^α / Σ p^α, where p is its priority (Schaul
+    et al. 2016; 0^α = 0 for every α). Importance weights are (N·P)^-β, divided by the largest in the batch.
 
     first: initial priority of an item. "max": the largest so far. "td": |G + D·value - chosen| from the outputs of the
-    acting policy (Ape-X); for a sequence, η·max + (1 - η)·mean over its rows (R2D2). rescale: ε of the loss's value
-    rescaling (0: off). mixture: u; items are drawn with probability (1 - u)·P + u/N.
+        acting policy (Ape-X). For a sequence, this is η·max + (1 - η)·mean over its rows (R2D2).
+    rescale: ε of the loss's value rescaling. 0: off.
+    mixture: u, by which items are drawn with probability (1 - u)·P + u/N.
     """
 
     alpha: float = 0.6
@@ -54,10 +58,10 @@ class Proportional(NamedTuple):
 
 @dataclass(frozen=True)
 class Replay:
-    """Replay that keeps the last `capacity` transitions of `lanes` parallel environments, from which batches are drawn.
+    """Replay that holds the last `capacity` transitions of `lanes` parallel environments. Batches are drawn from it.
 
-    An item of a batch is a transition of `n_step` steps. If `sequence` = m > 0, an item is instead m rows to train on,
-    after `burn_in` rows and before n_step rows. No item spans two episodes.
+    An item of a batch is a transition of `n_step` steps. If `sequence` = m > 0, an item is instead a sequence: m rows
+    to train on, with `burn_in` rows before and n_step rows after. No item spans two episodes.
     """
 
     # fields of a stored row: obs, action, reward, first, terminated, truncated, version, … (rollout_queue.row_spec)
@@ -84,9 +88,9 @@ class Replay:
 
     @classmethod
     def of(cls, envs: Envs, network: PolicyLike, sampler: Proportional | None = None, **options: Any) -> Replay:
-        """Describe a replay for these environments and this network. Of a stacked image, only the newest plane is
-        stored. The network's values are stored if initial priorities need them. options: other fields, and `lanes` if
-        the number differs from `envs.lanes`.
+        """Return the description of a replay for these environments and this network. Of a stacked image, only the
+        newest plane is stored. The network's values are stored only if initial priorities need them. options: other
+        fields of Replay, and `lanes` if the number differs from `envs.lanes`.
         """
         spec = envs.spec
         left = {"agent"} if sampler and sampler.first == "td" else {"agent", "value", "chosen"}
@@ -122,58 +126,59 @@ class Replay:
 
     @property
     def items(self) -> str:
-        """Text that describes the items of a batch."""
+        """Text that describes the items (transitions or sequences) of a batch."""
         what = f"sequences of {self.sequence} after {self.burn_in}" if self.sequence else "transitions"
         return f"{self.batch} {what}{f' of {self.n_step} steps' if self.n_step > 1 else ''}"
 
     def limit(self, inserted: int) -> int:
-        """Return the largest number of items to keep after N insertions: `capacity`. In a window that grows from c, the
-        number is at most c (1 + 0.4 ((N / c)^0.75 - 1) / 0.75) (KataGo: Wu 2019, appendix C, with c = 250,000).
+        """Return the largest number of items to hold after N = `inserted` insertions. This is `capacity`. In a window
+        that grows from c = `grows_from`, it is at most c (1 + 0.4 ((N / c)^0.75 - 1) / 0.75) (KataGo: Wu 2019, appendix
+        C, with c = 250,000).
         """
         c = self.grows_from
         grown = c * (1 + BETA * ((inserted / c) ** ALPHA - 1) / ALPHA) if 0 < c < inserted else inf
         return int(min(self.capacity, grown))
 
     def describe(self) -> list[str]:
-        """Return two lines of text: one about the stored rows, one about the draws."""
+        """Return two lines of text for the printed plan: one about the stored rows, one about the draws."""
         pace = "free" if self.ratio is None else f"{self.ratio:g} per agent step"
         drawn = f"{self.items}: {pace}, {'uniform' if self.sampler is None else 'proportional'}"
         return [f"replay  {self.capacity:,} agent steps{', soft' * self.soft}", f"draws   {drawn}"]
 
     @property
     def every(self) -> int:
-        """Number of rows between the starts of sequences; 0: items are transitions."""
+        """Number of rows between the starts of two sequences. 0: items are transitions."""
         return self.sequence and (self.period or max(1, self.sequence // 2))
 
     @property
     def window(self) -> int:
-        """Number of rows that must follow an item's first trained row."""
+        """Number of rows that must follow the first trained row of an item."""
         return self.sequence + self.n_step - 1 if self.sequence else self.n_step
 
     @property
     def length(self) -> int:
-        """Number of rows of a sequence, including burn-in and the n_step rows at its end."""
+        """Number of rows of a sequence. This includes burn-in and the n_step rows at its end."""
         return self.burn_in + self.sequence + self.n_step
 
     @property
     def rows(self) -> int:
-        """Number of rows in each lane's ring buffer."""
+        """Number of rows (steps) in the ring buffer of each lane (parallel environment)."""
         own = -(-self.capacity // self.lanes)
         own += -(-own // HEADROOM) if self.soft else 0
         return own + self.window + self.burn_in + max(self.stack, 1) - 1
 
     @property
     def anchors(self) -> int:
-        """Number of recurrent states stored per lane."""
+        """Number of recurrent states that are stored for each lane."""
         return self.rows // self.every + 2 if self.sequence and self.state else 0
 
     def stacked(self, path: str, leaf: Field) -> bool:
-        """Tell whether a field at `path` is a stack of image planes."""
+        """Tell whether the field at `path` is a stack of image planes."""
         inside = path == "obs" or path.startswith("obs/")
         return bool(self.stack) and inside and len(leaf.shape) > 1 and leaf.shape[0] == self.stack
 
     def bytes(self, batches: bool = True) -> int:
-        """Return the bytes of RAM of a full replay. batches: include the arrays for drawn batches."""
+        """Return the bytes of RAM that a full replay takes. batches: include the arrays for drawn batches."""
         slots, total = self.lanes * self.rows, 0
         for path, leaf in tree.leaves(self.spec):
             stacked = self.stacked(path, leaf)
@@ -184,7 +189,7 @@ class Replay:
         return total + (self.buffers * tree.nbytes(self.drawn()) if batches else 0)
 
     def drawn(self) -> Spec:
-        """Return the fields of a batch, see docs/concepts/replay.md, with full shapes, including [B]."""
+        """Return the fields of a batch with their full shapes, including [B]. See docs/concepts/replay.md."""
         B = self.batch
         if self.sequence:
             rows = tree.widen(self.spec, (self.length, B))
@@ -196,8 +201,8 @@ class Replay:
         return {**rows, **extras, "weight": Field((B,), "float32"), "id": Field((B,), "int64")}
 
     def open(self, seed: int, batches: bool = True) -> ReplayBuffer:
-        """Return an empty buffer for use in one thread. `seed` determines the draws. batches: allocate arrays for drawn
-        batches; without these, the buffer draws only into the caller's arrays.
+        """Return an empty replay buffer, for use in one thread. batches: whether to allocate arrays for drawn batches.
+        Without these, the buffer draws only into arrays of the caller. seed: number that determines all draws.
         """
         from polyplay.buffers.replay_buffer import ReplayBuffer
 
@@ -236,7 +241,7 @@ FREE_SPACE = ("batch", "gamma", "reward", "scale", "start", "ratio", "slack", "b
 
 
 def save_buffer(buffer: ReplayBuffer, directory: Path) -> None:
-    """Write a buffer's state, which determines all future draws, into `directory`. Raises OSError."""
+    """Write a replay buffer's state into `directory`. This state determines all future draws. Raises OSError."""
     directory.mkdir(parents=True, exist_ok=True)
     for left in directory.glob("*.safetensors"):  # from a process that was killed while writing
         left.unlink()
@@ -254,7 +259,9 @@ def save_buffer(buffer: ReplayBuffer, directory: Path) -> None:
 
 
 def load_buffer(buffer: ReplayBuffer, directory: Path) -> None:
-    """Restore a saved buffer exactly. Raises UserError: files are damaged, or from a replay with other options."""
+    """Restore the saved state of a replay buffer exactly. Raises UserError if files are damaged, or if the saved replay
+    has other options.
+    """
     head, parts = _head(directory, (buffer.replay,)), _parts(buffer)
     for file in head["files"]:
         piece = _read(directory / file["name"], file["crc32"])
@@ -270,7 +277,7 @@ def load_buffer(buffer: ReplayBuffer, directory: Path) -> None:
 
 
 def check_saved(root: Path, replays: Sequence[Replay]) -> None:
-    """Check that each replay in a checkpoint can be loaded into one of `replays`. Raises UserError: one cannot."""
+    """Check that each replay in a checkpoint can be loaded into one of `replays`. Raises UserError if one cannot."""
     for index in sorted(root.glob(f"replay/*/{INDEX}")):
         _head(index.parent, replays)
 
@@ -303,17 +310,17 @@ def _read(path: Path, checksum: int) -> dict[str, np.ndarray]:
 
 
 def _description(replay: Replay) -> dict[str, Any]:
-    """Convert a description to JSON values."""
+    """Convert the description of a replay to JSON values."""
     return json.loads(json.dumps(asdict(replay)))
 
 
 def layout(replay: Replay) -> dict[str, Any]:
-    """Return the fields in which two replays must agree for one to load the other's files."""
+    """Return the fields in which two replays must agree, so that one can load the files of the other."""
     return {k: v for k, v in _description(replay).items() if k not in FREE_SPACE}
 
 
 def _parts(buffer: ReplayBuffer) -> dict[str, dict[str, np.ndarray]]:
-    """Return the buffer's own arrays, to save them or to fill them when loading."""
+    """Return the arrays of a buffer, to save them or to fill them when loading."""
     return {
         "index": buffer.index._asdict(),
         "last": buffer.columns.last,
@@ -324,7 +331,7 @@ def _parts(buffer: ReplayBuffer) -> dict[str, dict[str, np.ndarray]]:
 
 
 def _pieces(buffer: ReplayBuffer) -> Iterator[tuple[str, str, int, np.ndarray]]:
-    """Yield (part, key, first row, rows) for each file to write."""
+    """Yield (part, key, first row, rows) for each file that is to be written."""
     R, heads = buffer.replay.rows, buffer.index.lane[0].tolist()
     used = [(lane * R, lane * R + min(head, R)) for lane, head in enumerate(heads)]  # slots that hold rows
     for part, arrays in _parts(buffer).items():

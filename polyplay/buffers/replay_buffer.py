@@ -1,17 +1,19 @@
-"""Replay buffer: rows of experience from many lanes (parallel environments), from which batches of items are drawn.
+"""Replay buffer: memory of the experience of many lanes (parallel environments), from which batches of items are drawn.
 
-Only one thread uses a buffer. Rows are added as the acting loop wrote them (docs/concepts/rows.md). Later items in the
-same slot get other ids. See docs/concepts/replay.md.
+An item is a transition or a sequence of rows. Rows (data of one step of a lane) are added as the acting loop wrote them
+(docs/concepts/rows.md). Each item has an id, and later items in the same slot get other ids. Only one thread uses a
+buffer. See docs/concepts/replay.md.
 
-A lane's rows are numbered from 0; row u lies in slot lane·R + u mod R, where R is the number of slots per lane. A row
-is "live" (may be drawn) once the row's window is complete: `window` more rows of the episode, or its end, have arrived.
-A window never leaves the episode:
+The rows of a lane are numbered from 0. Row u lies in slot lane·R + u mod R, where R is the number of slots per lane.
+The window of a row is the `window` rows after it, or fewer if the episode ends before. A row is "live" (may be drawn)
+once its window is complete. A window never leaves the episode:
 
-- an ordinary row u completes the window of row u - window;
-- a terminated or truncated row completes the windows of all pending rows, which are then shorter;
-- a first row completes the windows of an interrupted episode's pending rows; they end with its last observed row.
+- An ordinary row u completes the window of row u - window.
+- A terminated or truncated row completes the windows of all pending rows. These windows are then shorter.
+- A first row completes the windows of the pending rows of an episode that was interrupted. These windows end with the
+  last row observed in it.
 
-These states are stored in one byte of flags per row. A row that only holds planes of a stack is EXTRA: no item starts
+These states are stored in one byte of flags per row. A row that only holds planes of a stack is EXTRA. No item starts
 with such a row.
 """
 
@@ -48,7 +50,7 @@ SIZE, STEPS, INSERTED, EVICTED, NEVER_SAMPLED, ARRIVALS, SAMPLED, LATE = range(8
 
 
 class ItemIndex(NamedTuple):
-    """Numbers about the rows of every lane, and about the items that start with these rows."""
+    """Arrays of numbers about the rows of every lane, and about the items that start with these rows."""
 
     lane: np.ndarray  # int64 [5, lanes], row numbers: head, tail, episode's start, first pending row, last ANCHOR row
     counts: np.ndarray  # int64 [8]: numbers of items and rows, from SIZE to LATE
@@ -70,13 +72,22 @@ def append_rows(
     index: ItemIndex, given: tuple[np.ndarray, ...], kinds: np.ndarray, lanes: np.ndarray, anchored: bool,
     shape: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, int]:  # fmt: skip
-    """Add rows; return their slots and all changes.
+    """Add rows to the index. Return their slots and all changes.
 
-    given: first, terminated and truncated of the rows, bool [T, B]; kinds uint8 [T, B], see stack_kinds; lanes int64
-    [B]; anchored: whether states before row 0 are given. shape int64 [5]: R, planes in a stack, window, burn-in, period
-    (0: every row may be drawn; else only ITEM rows). Return the slots [T, B]; extra planes [n, 3] as (slot, row of
-    [T·B], plane); slots of rows that became live; slots of rows that are live no longer (a slot in both has a new row);
-    and the row of [T·B] whose stack does not continue the row before, or -1.
+    given: first, terminated and truncated of the rows, bool [T, B].
+    kinds: how to rebuild the rows' stacks, uint8 [T, B], see stack_kinds.
+    lanes: lane of each column of rows, int64 [B].
+    anchored: whether the recurrent states before row 0 are given.
+    shape: int64 [5]: R, planes in a stack, window, burn-in, period. With period 0, every row may be drawn, otherwise
+        only ITEM rows.
+
+    The results are:
+
+    - the slots [T, B];
+    - extra planes [n, 3], as (slot, row of [T·B], plane);
+    - slots of rows that became live;
+    - slots of rows that are live no longer (a slot in both has a new row);
+    - the row of [T·B] whose stack does not continue the row before, or -1.
     """
     lane, counts, flags, older, ids, arrival = index  # unpacked once: every access to a tuple's field counts references
     R, k, window, burn_in, period = shape[0], shape[1], shape[2], shape[3], shape[4]
@@ -158,8 +169,8 @@ def append_rows(
 
 @inlined
 def _item(flags: np.ndarray, base: int, R: int, p: int, flag: int, since: int, burn_in: int, period: int) -> int:
-    """Return ITEM if a sequence's trained rows may start with the row at position p, judging by earlier rows, else 0.
-    since: number of the row in its episode, from 0.
+    """Return ITEM if the trained rows of a sequence may start with the row at position p, else 0. Only earlier rows
+    decide. since: number of the row in its episode, from 0.
     """
     after_anchor = near_start = False
     if since <= burn_in and since % period == 0:
@@ -174,7 +185,7 @@ def _complete(
     flags: np.ndarray, arrival: np.ndarray, base: int, R: int, u: int, p: int, begin: int, end: int, period: int,
     added: np.ndarray, n: int, arrivals: int,
 ) -> tuple[int, int]:  # fmt: skip
-    """Make the pending rows `begin` to `end` - 1 live; row u is at position p. Return the new n and arrivals."""
+    """Make the pending rows `begin` to `end` - 1 live. Row u is at position p. Return the new n and arrivals."""
     for row in range(begin, end):
         slot = _slot(base, R, p, u - row)
         if not period or flags[slot] & ITEM:
@@ -190,7 +201,7 @@ def _retire(
     flags: np.ndarray, arrival: np.ndarray, base: int, R: int, u: int, p: int, tail: int, last: int,
     removed: np.ndarray, n: int, arrivals: int, never: int,
 ) -> tuple[int, int, int, int]:  # fmt: skip
-    """Drop the rows `tail` to `last`. Return the new tail, n, arrivals and never (see _drop)."""
+    """Drop the rows `tail` to `last` of a lane. Return the new tail, n, arrivals and never (see _drop)."""
     while tail <= last:
         slot = _slot(base, R, p, u - tail)
         n, arrivals, never = _drop(flags, arrival, slot, removed, n, arrivals, never)
@@ -202,7 +213,7 @@ def _retire(
 def _drop(
     flags: np.ndarray, arrival: np.ndarray, slot: int, removed: np.ndarray, n: int, arrivals: int, never: int
 ) -> tuple[int, int, int]:
-    """Clear a row's LIVE flag. Return the new n, sum of arrivals, and number of rows that were never sampled."""
+    """Clear the LIVE flag of a row. Return the new n, sum of arrivals, and number of rows that were never sampled."""
     if flags[slot] & LIVE:
         never += 0 if flags[slot] & DRAWN else 1
         arrivals -= arrival[slot]
@@ -214,7 +225,7 @@ def _drop(
 
 @compiled
 def remove_oldest(index: ItemIndex, excess: int, R: int) -> np.ndarray:
-    """Remove the `excess` oldest live rows; return their slots."""
+    """Remove the `excess` oldest live rows (rows that may be drawn). Return their slots."""
     removed = np.empty(max(excess, 0), np.int64)
     tail, pending, counts, flags, arrival, n = index.lane[1], index.lane[3], index.counts, index.flags, index.arrival, 0
     arrivals, never = counts[ARRIVALS], counts[NEVER_SAMPLED]
@@ -239,7 +250,7 @@ def remove_oldest(index: ItemIndex, excess: int, R: int) -> np.ndarray:
 
 @compiled
 def _skip(at: int, R: int, tail: np.ndarray, pending: np.ndarray, flags: np.ndarray) -> None:
-    """Move a lane's tail to the lane's oldest live row or, if no row is live, to the first pending row."""
+    """Move the tail of a lane to its oldest live row. If no row is live, move it to the first pending row."""
     while tail[at] < pending[at] and not flags[at * R + tail[at] % R] & LIVE:
         tail[at] += 1
 
@@ -265,8 +276,9 @@ def draw_evenly(rng: np.ndarray, n: int, R: int, index: ItemIndex) -> np.ndarray
 def n_step_windows(
     slots: np.ndarray, R: int, n: int, gamma: float, form: int, scale: float, flags: np.ndarray, reward: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return for the n-step windows that start in `slots` [B]: slot of the last row; G = scale·Σ γʲ·r; D = γᵐ for m ≤ n
-    steps, 0 where terminated. form: r is the reward (0), the reward limited to ±1 (1), or its sign (2).
+    """Return, for the n-step windows that start in `slots` [B]: the slot of the last row; the return G = scale·Σ γʲ·r;
+    and the discount D = γᵐ for m ≤ n steps, which is 0 where the episode terminated. form: 0 if r is the reward, 1 if
+    it is the reward limited to ±1, 2 if it is the reward's sign.
     """
     end = np.empty(slots.size, np.int64)
     total, discount = np.empty(slots.size, np.float32), np.empty(slots.size, np.float32)
@@ -291,7 +303,7 @@ def n_step_windows(
 
 @compiled
 def plane_slots(slots: np.ndarray, R: int, k: int, older: np.ndarray, empty: int) -> np.ndarray:
-    """Return the slots of the k planes of each row's stack, oldest first, int64 [n, k]. empty: slot of a zero plane."""
+    """Return the slots of the k planes of each row's stack, oldest first, int64 [n, k]. empty: a zero plane's slot."""
     out = np.empty((slots.size, k), np.int64)
     for i in range(slots.size):
         slot = slots[i]
@@ -315,7 +327,9 @@ def _as_words(array: np.ndarray, lead: int) -> np.ndarray:
 
 @compiled
 def _goes_on(rows: np.ndarray, last: np.ndarray, begun: np.ndarray) -> np.ndarray:
-    """Return bool [T, B]: whether a row's older planes are in the row before. rows [T, B, k, n], last [B, k, n]."""
+    """Return for each row whether its older planes are in the row before, bool [T, B]. rows [T, B, k, n], last [B, k,
+    n].
+    """
     T, B, k, n = rows.shape
     found = np.empty((T, B), np.bool_)
     for t in range(T):
@@ -329,10 +343,11 @@ def _goes_on(rows: np.ndarray, last: np.ndarray, begun: np.ndarray) -> np.ndarra
 
 
 def stack_kinds(stacks: list[tuple[np.ndarray, np.ndarray]], begun: np.ndarray, T: int) -> np.ndarray:
-    """Return how to rebuild each row's older planes, uint8 [T, B]: CONTINUES, ZEROS, REPEAT or STORED.
+    """Return how to rebuild each row's older planes, uint8 [T, B]: CONTINUES, ZEROS, REPEAT or STORED. A row has the
+    same kind for all fields.
 
-    stacks: for each stacked field, its new rows [T, B, k, …] and the lanes' last rows so far [B, k, …]. A row has the
-    same kind for all fields. begun bool [B]: whether a lane has a last row.
+    stacks: for each stacked field, its new rows [T, B, k, …] and the lanes' last rows so far [B, k, …].
+    begun: whether a lane has a last row, bool [B].
     """
     possible = np.full((T, len(begun)), 15)
     for rows, ends in stacks:
@@ -355,7 +370,9 @@ Leaves = dict[str, np.ndarray]  # arrays by path in a tree
 
 
 class Columns:
-    """Stored arrays by path. For a stack: newest planes by slot, then a zero plane; `last` has each lane's last row."""
+    """Stored arrays by path. Those of stacks have the newest planes by slot, then a zero plane. `last`: each lane's
+    last row.
+    """
 
     def __init__(self, replay: Replay):
         self.k, self.R = replay.stack, replay.rows
@@ -377,7 +394,7 @@ class Columns:
                 self.arrays[path][extra[:, 0]] = rows[path][t, b, extra[:, 2]]
 
     def take(self, slots: np.ndarray, older: np.ndarray, parts: dict[str, int | slice], batch: Batch) -> None:
-        """Read the rows in `slots` [T, B] into a batch. parts: path → which of the T rows; of stacks, all are read."""
+        """Read the rows in `slots` [T, B] into a batch. parts: path → which of the T rows. Of stacks, all are read."""
         planes = slots
         if self.last:
             planes = plane_slots(slots.reshape(-1), self.R, self.k, older, self.empty)
@@ -401,8 +418,9 @@ class Columns:
 
 @compiled
 def sequence_rows(slots: np.ndarray, T: int, R: int, burn_in: int, flags: np.ndarray) -> tuple[np.ndarray, ...]:
-    """Return, for items whose first trained row is in slots [B]: the slot of each row, int64 [T, B]; whether the row is
-    in the episode (no filler), bool [T, B]; and whether the transition to the item's next row exists, bool [T, B].
+    """Return three arrays for items whose first trained row is in slots [B]: the slot of each row, int64 [T, B];
+    whether the row is in the episode and no filler, bool [T, B]; and whether the transition to the item's next row
+    exists, bool [T, B].
     """
     B = slots.size
     at, real, valid = np.empty((T, B), np.int64), np.empty((T, B), np.bool_), np.empty((T, B), np.bool_)
@@ -427,7 +445,7 @@ def sequence_rows(slots: np.ndarray, T: int, R: int, burn_in: int, flags: np.nda
 
 
 class RecurrentStates:
-    """States [lanes · anchors + 1, …] by path. The last state is 0, for sequences that start with an episode."""
+    """Stored recurrent states [lanes · anchors + 1, …] by path. The last is 0, for sequences that start an episode."""
 
     def __init__(self, replay: Replay, index: ItemIndex):
         self.index, self.R, self.anchors, self.every = index, replay.rows, replay.anchors, replay.every
@@ -436,14 +454,14 @@ class RecurrentStates:
         self.arrays = {p: np.zeros((self.zero + 1, *f.shape), f.dtype) for p, f in leaves.items()}
 
     def _at(self, slots: np.ndarray) -> np.ndarray:
-        """Return the index of the stored state of each slot's row, int64 [n]."""
+        """Return the index of the stored state for each slot's row, int64 [n]."""
         lanes = slots // self.R
         newest = self.index.lane[0, lanes] - 1
         number = newest - (newest - slots) % self.R  # number of the row in its lane
         return lanes * self.anchors + number // self.every % self.anchors
 
     def put(self, state: Batch, slots: np.ndarray) -> None:
-        """Store the states [B, …] before the rows in slots [B], but only for rows with the flag ANCHOR."""
+        """Store the recurrent states [B, …] before the rows in slots [B]. Only rows with the flag ANCHOR get one."""
         anchors = self.index.flags[slots] & ANCHOR > 0
         if self.arrays and anchors.any():
             at = self._at(slots[anchors])
@@ -451,7 +469,9 @@ class RecurrentStates:
                 self.arrays[path][at] = np.asarray(leaf)[anchors]
 
     def take(self, slots: np.ndarray, begins: np.ndarray) -> Batch:
-        """Return the state [B, …] before the rows in slots [B]; 0 where an episode starts (begins, bool [B])."""
+        """Return the recurrent states [B, …] before the rows in slots [B]. Where an episode starts (begins, bool [B]),
+        the state is 0.
+        """
         if not self.arrays:
             return {}
         at = np.where(begins, self.zero, self._at(slots))
@@ -463,11 +483,11 @@ BITS = dict(zip(FLAGS, (FIRST, TERMINATED, TRUNCATED), strict=True))  # field �
 
 
 class BadPriority(ValueError):
-    """A priority for a replay was NaN, negative or infinite. No priority was changed."""
+    """Raised if a new priority for a replay is NaN, negative or infinite. No priority is changed then."""
 
 
 def wrong_priority(ids: np.ndarray, priority: np.ndarray) -> str:
-    """Describe the first priority that is NaN, negative or infinite; "" if all are valid."""
+    """Describe the first priority that is NaN, negative or infinite. Return "" if all are valid."""
     wrong = np.flatnonzero(~((priority >= 0.0) & (priority <= MOST)))
     if not len(wrong):
         return ""
@@ -476,7 +496,7 @@ def wrong_priority(ids: np.ndarray, priority: np.ndarray) -> str:
 
 
 class ReplayBuffer:
-    """Replay buffer with the options of a Replay."""
+    """Replay buffer, from which batches of past experience are drawn. A Replay has its options."""
 
     def __init__(self, replay: Replay, seed: int, batches: bool = True):
         r, slots = replay, replay.lanes * replay.rows
@@ -504,7 +524,7 @@ class ReplayBuffer:
 
     @property
     def size(self) -> int:
-        """Number of items that may be drawn."""
+        """Number of items that may be drawn now."""
         return int(self.index.counts[SIZE])
 
     @property
@@ -522,12 +542,15 @@ class ReplayBuffer:
     def add(
         self, batch: Batch, lanes: Sequence[int] | np.ndarray | slice, state: Batch | None = None, overlap: bool = False
     ) -> float:
-        """Add rows [T, B, …] of B `lanes` (int array or slice); over all calls, the rows of each lane come in order.
-        Return the number of agent steps in these rows.
+        """Add rows [T, B, …] of B `lanes` (int array or slice). Over all calls, the rows of each lane must come in
+        order. Return the number of agent steps in these rows.
 
-        state [B, …]: recurrent state before row 0. overlap: the last row is counted now, but stored by the next call,
-        whose first row it is. Raises ValueError: a lane is repeated, or a stack does not continue the row before;
-        NotFinite: initial priorities computed from the rows are not finite.
+        state: recurrent state before row 0, [B, …].
+        overlap: whether the next call repeats the last row as its first row. If so, the last row is counted now, but
+            stored by the next call.
+
+        Raises ValueError if a lane is repeated, or if a stack does not continue the row before. Raises NotFinite if
+        initial priorities computed from the rows are not finite.
         """
         T = len(batch["first"]) - overlap
         if self.most < T:
@@ -567,8 +590,8 @@ class ReplayBuffer:
             self._put(added, first)
 
     def first_priorities(self, slots: np.ndarray) -> np.ndarray | float:
-        """Return initial priorities of the items in `slots`: the largest so far for all, or one priority per item from
-        the outputs of the acting policy (Ape-X, R2D2). Raises NotFinite: a priority is not finite.
+        """Return the initial priorities of the items in `slots`: the largest priority so far for all, or one priority
+        for each item from the outputs of the acting policy (Ape-X, R2D2). Raises NotFinite if a priority is not finite.
         """
         r, sampler = self.replay, self.sampler
         assert sampler is not None
@@ -587,7 +610,7 @@ class ReplayBuffer:
         return error
 
     def _row_errors(self, slots: np.ndarray, eps: float) -> np.ndarray:
-        """Return |h(G + D·h⁻¹(value)) - chosen| [n] of windows that start in `slots`. eps: ε of h; 0: without h."""
+        """Return |h(G + D·h⁻¹(value)) - chosen| [n] of windows that start in `slots`. eps: ε of h. 0: without h."""
         end, total, discount = n_step_windows(slots, *self.windows)
         ahead = self.columns.arrays["value"][end]
         ahead = unscale(ahead, eps) if eps else ahead
@@ -596,14 +619,14 @@ class ReplayBuffer:
         return np.abs(goal - self.columns.arrays["chosen"][slots]).astype(np.float64)
 
     def _put(self, slots: np.ndarray, priority: np.ndarray | float) -> None:
-        """Set priorities of slots: float64 [n], or one for all; 0 clears. For a repeated slot the last counts."""
+        """Set the priorities of slots: float64 [n], or one for all. 0 clears. For a repeated slot, the last counts."""
         if self.sampler is not None and len(slots):
             alpha = self.sampler.alpha
             mass = np.asarray(priority**alpha if alpha else priority > 0, np.float64)
             self.tree.put(slots, mass if mass.ndim else np.full(len(slots), mass))
 
     def trim(self) -> int:
-        """Remove the oldest items beyond a soft capacity or a growing window's limit; return their number."""
+        """Remove the oldest items beyond a soft capacity or a growing window's limit. Return their number."""
         removed = remove_oldest(self.index, self.size - self.replay.limit(self.inserted), self.R)
         self._put(removed, 0.0)
         return len(removed)
@@ -615,8 +638,8 @@ class ReplayBuffer:
     # the two may continue, however many rows are added at once. `drawn` and `batch` are counted in trained rows.
 
     def due(self, batches: int = 1, coming: float = 0.0) -> bool:
-        """Tell whether `batches` more batches may be sampled after `coming` more agent steps. batches=0: whether the
-        last batch, if it was sampled early, is due by then.
+        """Tell whether learning may sample `batches` more batches, after `coming` more agent steps. batches=0: tell
+        whether the last batch, if it was sampled early, is due by then.
         """
         r, counts = self.replay, self.index.counts
         if self.steps < r.start or not counts[SIZE]:
@@ -628,14 +651,15 @@ class ReplayBuffer:
 
     @property
     def room(self) -> bool:
-        """Tell whether whole rollouts may be added, because drawing is less than `slack` batches behind."""
+        """Tell whether acting may add whole rollouts, because drawing is less than `slack` batches behind."""
         return self.replay.ratio is None or not self.due(self.replay.slack)
 
     def sample(self, left: float = 1.0, into: Batch | None = None) -> Batch:
         """Draw a batch of items, see docs/concepts/replay.md. Its arrays are valid until `buffers` further calls.
+        Raises ValueError if no item may be drawn.
 
-        left: remaining share of the run, which determines β. into: the caller's arrays for the whole batch, as
-        `Replay.drawn` describes them. Raises ValueError: no item may be drawn.
+        left: remaining share of the run, which determines β.
+        into: the caller's arrays for the whole batch, as `Replay.drawn` describes them.
         """
         r, index, n = self.replay, self.index, self.replay.batch
         if not index.counts[SIZE]:
@@ -661,7 +685,7 @@ class ReplayBuffer:
         return into
 
     def _draw(self, sampler: Proportional, left: float) -> tuple[np.ndarray, np.ndarray]:
-        """Draw slots, int64 [n], in proportion to p^α, and return them with their weights, float32 [n]."""
+        """Draw slots in proportion to p^α. Return them, int64 [n], with their importance weights, float32 [n]."""
         n, u = self.replay.batch, sampler.mixture
         slots = self.tree.draw(self.rng, n, sampler.stratified)
         if u:
@@ -687,8 +711,9 @@ class ReplayBuffer:
         return extras | {"valid": valid, "state": self.states.take(at[0], extras["first"][0])}
 
     def update_priorities(self, ids: ArrayLike, priority: ArrayLike) -> int:
-        """Set the priorities [B] of the items with `ids` [B]; for a repeated id the last counts. Return the number of
-        priorities that are late: their items were already removed. Raises BadPriority, before any change: one is wrong.
+        """Set the priorities [B] of the items with `ids` [B]. For a repeated id, the last counts. Return the number of
+        priorities that are late, because their items were already removed. Raises BadPriority, before any change, if
+        one is wrong.
         """
         ids, given = np.asarray(ids, np.int64), np.asarray(priority, np.float64)
         if ids.ndim != 1 or given.shape != ids.shape:
@@ -706,7 +731,7 @@ class ReplayBuffer:
         return late
 
     def priorities(self, slots: np.ndarray) -> np.ndarray:
-        """Return the priorities of the items in `slots`, float64 [n]; ones without a sampler."""
+        """Return the priorities of the items in `slots`, float64 [n]. Without a sampler, all are 1."""
         if self.sampler is None:
             return np.ones(len(slots))
         mass = self.tree.leaves[slots]
@@ -716,7 +741,7 @@ class ReplayBuffer:
 
     @property
     def nbytes(self) -> int:
-        """Number of bytes of memory in use, including the arrays for drawn batches."""
+        """Number of bytes of memory that the buffer uses, including the arrays for drawn batches."""
         parts = (self.index._asdict(), self.columns.arrays, self.columns.last, self.states.arrays)
         priorities = self.tree.nodes.nbytes if self.sampler is not None else 0
         return sum(a.nbytes for part in parts for a in part.values()) + priorities + self._own_nbytes

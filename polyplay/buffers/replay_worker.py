@@ -1,8 +1,8 @@
-"""Replay worker, a worker that holds a replay. The worker stores the rollouts of its share of the actors, keeps drawn
-batches ready for the learners, and takes new priorities from the learners. Imports no torch.
+"""Replay worker: a worker process that holds a replay (memory of past experience). Imports no torch.
 
-A lost replay worker is replaced by one with an empty replay, which draws batches only after `start` agent steps. Until
-then, learners use the other replays, and the batches that the lost worker had handed out.
+It stores the rollouts of its share of the actors, keeps drawn batches ready for the learners, and takes new priorities
+from them. A lost replay worker is replaced by one with an empty replay, which draws batches only after `start` agent
+steps. Until then, learners use the other replays, and the batches that the lost worker had handed out.
 """
 
 from __future__ import annotations
@@ -41,19 +41,19 @@ REPLAY_METRICS = tuple(f"replay_{name}" for name in METRICS)
 
 
 def report_replay(ctx: WorkerContext, buffer: ReplayBuffer) -> None:
-    """Add a buffer's metrics to the worker's counters."""
+    """Add the metrics of a replay buffer to the worker's counters."""
     metrics = buffer.metrics()
     ctx.counters.losses({f"replay_{name}": metrics[name] for name in METRICS if name in metrics})
 
 
 def replay_folder(ctx: WorkerContext, index: int | None = None) -> str:
-    """Return the folder of a worker's replay in a checkpoint. index: number of another worker of its role."""
+    """Return the folder of a worker's replay in a checkpoint. index: number of another worker of the same role."""
     return f"replay/{ctx.role}-{ctx.index if index is None else index}"
 
 
 def restore_replay(ctx: WorkerContext, buffer: ReplayBuffer, replicas: int = 1) -> bool:
-    """Load this worker's buffer from the checkpoint; return False if the buffer was not saved. replicas: number of
-    workers that make equally many updates, so that all start empty if one replay is missing. Raises UserError.
+    """Load this worker's replay buffer from the checkpoint. Return False if it was not saved. Raises UserError.
+    replicas: number of workers that make equally many updates. If the replay of one is missing, all start empty.
     """
     root = checkpoint.open_checkpoint(ctx.resume).path
     path = root / replay_folder(ctx)
@@ -85,7 +85,9 @@ _FRESH, _KEPT = 0, 1
 
 
 class SampleQueue(SharedQueue):
-    """Queue of batches from replay workers (consumers of `queue`, each with a `replay`) to `learners` learners."""
+    """Queue of batches from replay workers (consumers of `queue`, each with a `replay`) to `learners` learners. New
+    priorities of the items go back the same way.
+    """
 
     memory: ClassVar[str] = "replay"
     priority = shared_array(np.float32, lambda q: (q.slots, q.replay.batch))
@@ -123,7 +125,7 @@ class SampleQueue(SharedQueue):
         return Crossing(flows, bells + [(self._stream.bell(end.i), end) for end in memories], self.close)
 
     def item(self, slot: int) -> Batch:
-        """Return the batch in a slot, with the fields of `ReplayBuffer.sample`; its arrays are views of the slot."""
+        """Return the batch in a slot, with the fields of `ReplayBuffer.sample`. Its arrays are views of the slot."""
         return tree.at(self._items, slot)
 
     def writer(self, m: int, by: int = 0) -> SampleWriter:
@@ -131,7 +133,7 @@ class SampleQueue(SharedQueue):
         return SampleWriter(self, m, by)
 
     def reader(self, c: int) -> SampleReader:
-        """Return learner `c`'s end of the queue."""
+        """Return the end of the queue from which learner `c` takes batches."""
         return SampleReader(self, c)
 
     # ------------------------------------------------------------------------------------ how far learning is
@@ -140,12 +142,12 @@ class SampleQueue(SharedQueue):
     version = property(lambda self: int(self._learning[_VERSION]))  # number of updates
 
     def learnt(self, left: float, version: int) -> None:
-        """Publish learner 0's progress to the replay workers."""
+        """Publish the progress of learner 0 to the replay workers."""
         self._learning[_LEFT], self._learning[_VERSION] = left, version
 
     @property
     def news(self) -> bool:
-        """Tell whether replay workers have stored agent steps since learner 0 last called `fresh`."""
+        """Tell whether replay workers have stored more agent steps since learner 0 last called `fresh`."""
         return bool(self._remembering[:, _FRESH].sum() > self._learning[_COUNTED])
 
     def fresh(self, kept: bool = False) -> float:
@@ -157,7 +159,9 @@ class SampleQueue(SharedQueue):
 
 
 class SampleContent:
-    """Slots as sent between machines: a batch with its marks; on the way back, priorities and whether any were set."""
+    """Content of slots as it is sent between machines: a batch with its marks. On the way back, it is the priorities,
+    and whether any were set.
+    """
 
     def __init__(self, samples: SampleQueue):
         self.samples, self.leaves = samples, [x for _, x in tree.leaves(samples._items)]
@@ -178,7 +182,9 @@ class SampleContent:
 
 
 class SampleWriter:
-    """A replay worker's end of the queue. A replacement takes over the slots that its lost predecessor was filling."""
+    """The end of the queue at which a replay worker fills slots. A replacement takes over the slots that its lost
+    predecessor was filling.
+    """
 
     def __init__(self, samples: SampleQueue, m: int, by: int):
         self.samples, self.m, self.mark = samples, m, by + 1
@@ -187,7 +193,9 @@ class SampleWriter:
         self.empty = deque(samples.held(self.pairs, FILLING))
 
     def back(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Yield (ids, priorities) of returned slots, except slots that an earlier incarnation filled."""
+        """Yield (ids, priorities) of the slots that learners returned. Slots that an earlier incarnation (a lost
+        predecessor) filled are left out.
+        """
         marks = self.samples.marks
         for ring in self.samples._empty[self.pairs]:
             while (slot := ring.take(self.samples.use, FILLING)) is not None:
@@ -198,12 +206,12 @@ class SampleWriter:
 
     @property
     def away(self) -> int:
-        """Number of slots that this incarnation filled and that have not returned yet."""
+        """Number of slots that this incarnation of the worker has filled and that have not yet returned."""
         mine = self.samples.marks[:, _BY].reshape(-1, self.samples.share)[self.pairs] == self.mark
         return int(mine.sum()) - sum(bool(self.samples.marks[t, _BY] == self.mark) for t in self.empty)
 
     def fill(self, draw: Callable[[Batch], Any]) -> None:
-        """Let draw(batch) fill the empty slot that returned first, and hand the slot to its learner."""
+        """Let draw(batch) fill the empty slot that returned first. Then hand the slot to its learner."""
         slot = self.empty[0]
         self.samples.marks[slot, _SCORED] = 0
         draw(self.samples.item(slot))
@@ -212,7 +220,7 @@ class SampleWriter:
         self.samples._full[slot // self.samples.share].put(slot)
 
     def inserted(self, steps: float) -> None:
-        """Count agent steps that this worker has stored."""
+        """Count agent steps that this worker has stored in its replay."""
         self.cells[_FRESH] += steps
 
     def answer(self, version: int, failed: bool = False) -> None:
@@ -221,7 +229,9 @@ class SampleWriter:
 
 
 class SampleReader:
-    """A learner's end of the queue. A replacement returns its lost predecessor's slots without new priorities."""
+    """The end of the queue at which a learner takes batches. A replacement returns its lost predecessor's slots without
+    new priorities.
+    """
 
     def __init__(self, samples: SampleQueue, c: int):
         self.samples, self.c, self.bell, self.turn = samples, c, samples._bells[c], c
@@ -229,7 +239,7 @@ class SampleReader:
             self.give(slot, None)
 
     def batches(self) -> Iterator[int | None]:
-        """Yield full slots of the replay workers in turn, or None if no slot came for a while. Raises Closed."""
+        """Yield full slots of the replay workers in turn. Yield None if no slot came for a while. Raises Closed."""
         samples = self.samples
         while True:
             samples.check()
@@ -245,7 +255,7 @@ class SampleReader:
                     yield None
 
     def give(self, slot: int, priority: np.ndarray | None) -> None:
-        """Give a slot back, with new priorities [B] of its items, if any."""
+        """Give a slot back to its replay worker. priority: new priorities [B] of the slot's items, if any."""
         samples = self.samples
         if priority is not None:
             samples.priority[slot] = priority
@@ -264,7 +274,7 @@ class SampleReader:
 
 
 class ReplayShard:
-    """Replay of one worker, with a share of the actors and of the capacity, which paces its own draws."""
+    """Replay of one replay worker. It has a share of the actors and of the capacity, and paces its own draws."""
 
     def __init__(self, ctx: WorkerContext, queue: RolloutQueue, samples: SampleQueue, trim: int):
         self.ctx, self.queue, self.samples, self.trim = ctx, queue, samples, trim
@@ -287,7 +297,7 @@ class ReplayShard:
         self.lane = slots[0] // self.queue.share // self.queue.consumers * self.queue.lanes
 
     def step(self) -> bool:
-        """Take priorities, draw a batch and store a rollout, each if possible; return whether anything was done."""
+        """Take new priorities, draw a batch and store a rollout, each if possible. Return whether anything was done."""
         with self.ctx.counters.timed("replay"):
             busy = self.update_priorities()
             if self.writer.empty and self.buffer.due():
@@ -303,7 +313,7 @@ class ReplayShard:
             return busy or taken is not None
 
     def update_priorities(self) -> bool:
-        """Take the learners' priorities, and return whether any came. Trim the buffer every `trim` updates."""
+        """Take the learners' new priorities, and return whether any came. Trim the buffer every `trim` updates."""
         busy = False
         for ids, priority in self.writer.back():
             self.buffer.update_priorities(ids, priority)
@@ -314,14 +324,14 @@ class ReplayShard:
         return busy
 
     def wait(self) -> None:
-        """Wait until there is something to do, at most `patience` seconds."""
+        """Wait until there is something to do, but at most `patience` seconds."""
         with self.ctx.counters.timed("wait"):
             self.queue.bell(self.ctx.index).wait(self.queue.patience)
 
     # ------------------------------------------------------------------------------------------------ saving
 
     def save(self, version: int) -> Iterator[None]:
-        """Wait until this replay's actors have written their parts of the checkpoint, then write the replay's part."""
+        """Wait until this replay's actors have written their parts of the checkpoint. Then write the replay's part."""
         ctx, failed = self.ctx, False
         self.update_priorities()
         lost = yield from actor_checkpoint.wait_for_actors(ctx, self.queue, version, self.samples.last(self.writer.m))
@@ -346,9 +356,10 @@ class ReplayShard:
 
 
 def serve_replay(ctx: WorkerContext, *, source: RolloutQueue, out: SampleQueue, evict_every: int = 0) -> Iterator[None]:
-    """Store the rollouts of a share of `source`'s actors, and fill `out` with batches drawn from these.
+    """Run a replay worker: store the rollouts of a share of `source`'s actors, and fill `out` with batches drawn from
+    them.
 
-    evict_every: learner updates between two trims of a soft replay to its capacity; 0: never.
+    evict_every: learner updates between two trims of a soft replay to its capacity. 0: never.
     """
     shard = ReplayShard(ctx, source, out, evict_every)
     while True:

@@ -1,9 +1,11 @@
-"""Queue of rollouts: fixed slots in shared memory, and rings (ring buffers) of the numbers of empty and of full slots.
+"""Queue that carries rollouts from actors (acting workers) to learners, in shared memory.
 
-A slot holds rows [T+1, lanes], as in docs/concepts/rows.md, and the recurrent state before row 0 or before each window.
-Every producer (an acting worker) owns a share of the slots and feeds one consumer (a learner): producer p feeds
-consumer p mod consumers. If every consumer learns a different agent's policy (`per_agent`), a producer feeds all
-consumers, and each commit names one consumer. Every ring has one writer and one reader. Imports no torch.
+A rollout lies in a slot of fixed size. A slot holds rows [T+1, lanes], as in docs/concepts/rows.md, and the recurrent
+state before row 0 or before each window. Only the numbers of empty and full slots travel, through rings (ring buffers).
+
+Every producer (actor) owns a share of the slots and feeds one consumer (learner): producer p feeds consumer p mod
+consumers. If every consumer learns a different agent's policy (`per_agent`), a producer feeds all consumers, and each
+commit names one consumer. Every ring has one writer and one reader. Imports no torch.
 """
 
 from __future__ import annotations
@@ -36,19 +38,21 @@ FILLING, READING = 1, 2
 
 
 class Queue(Edge):
-    """Edge (an object that workers share) that one role has as `out`, to write, and another as `source`, to read."""
+    """Edge (object that workers share) that one role has as `out`, to write, and another as `source`, to read."""
 
     def arrows(self) -> list[Arrow]:
-        """See Edge."""
+        """Return the arrow of this queue in a diagram. See Edge."""
         return [Arrow(self.label(), ("out",), ("source",))]
 
 
 class SharedQueue(Closable, Queue, ABC):
-    """Queue of slots between processes, in shared memory. Every pair of a writer and a reader has two rings of slot
-    numbers, for empty and for full slots. Every ring thus has one writer and one reader, and a killed process leaves no
-    lock. Pair i's reader is i mod `readers`. Each group of `each` consecutive pairs owns `share` slots.
+    """Queue of slots between processes, in shared memory.
 
-    A reader may request its writers' parts of a checkpoint: writer i answers reader i mod the number of such readers.
+    Every pair of a writer and a reader has two rings (ring buffers) of slot numbers: one for empty slots, one for full
+    slots. So every ring has one writer and one reader, no lock is needed, and a killed process leaves none. The reader
+    of pair i is i mod `readers`. Each group of `each` consecutive pairs owns `share` slots.
+
+    A reader may request its writers' parts of a checkpoint. Writer i answers reader i mod the number of such readers.
     """
 
     LOCAL = ("use", "_empty", "_full", "ends")
@@ -61,8 +65,9 @@ class SharedQueue(Closable, Queue, ABC):
     def __init__(
         self, trees: Spec, slots: int, pairs: int, readers: int, asks: tuple[int, int], bells: int = 0, each: int = 1
     ):
-        """trees: arrays besides the declared ones. asks: number of readers that request parts, and of writers that
-        answer. bells: number of semaphores besides one per reader.
+        """trees: arrays besides the declared ones.
+        asks: number of readers that request parts of checkpoints, and number of writers that answer.
+        bells: number of semaphores besides one per reader.
         """
         self.slots, self.share, self.readers, self.each, self.asks = slots, slots * each // pairs, readers, each, asks
         super().__init__(readers + bells, **trees)
@@ -79,7 +84,7 @@ class SharedQueue(Closable, Queue, ABC):
 
     @abstractmethod
     def writer_bell(self, i: int) -> Semaphore:
-        """Return the semaphore of pair `i`'s writer. The semaphore gets a token for every slot that is empty again."""
+        """Return the semaphore of pair `i`'s writer. It gets a token for every slot that becomes empty again."""
 
     @property
     def depth(self) -> int:
@@ -87,37 +92,37 @@ class SharedQueue(Closable, Queue, ABC):
         return int((self.ends[:, 1] - self.ends[:, 0]).sum())
 
     def held(self, pairs: slice, holder: int) -> list[int]:
-        """Return the slots of these pairs that are in no ring and were last taken by `holder`."""
+        """Return the slots of these pairs that are in no ring and that `holder` was the last to take."""
         known = {slot for ring in self._empty[pairs] + self._full[pairs] for slot in ring.peek()}
         owners = sorted({i // self.each for i in range(len(self._full))[pairs]})
         own = np.arange(self.slots).reshape(-1, self.share)[owners].ravel().tolist()
         return [s for s in own if s not in known and self.use[s] == holder]
 
     def ask(self, c: int, version: int, last: bool = False) -> None:
-        """Request parts of update `version`'s checkpoint from the writers that answer reader `c`; version -1 withdraws
-        the request. last: the checkpoint is the run's last, so the writers' later work is not used.
+        """Request parts of the checkpoint of update `version` from the writers that answer reader `c`. Version -1
+        withdraws the request. last: this is the run's last checkpoint, so the writers' later work is not used.
         """
         self._last[c] = last
         self._asked[c] = version + 1
 
     def asked(self, i: int) -> int | None:
-        """Return the update whose checkpoint waits for writer `i`'s part, or None."""
+        """Return the update whose checkpoint waits for writer `i`'s part. Return None if no checkpoint waits for it."""
         wanted = int(self._asked[i % len(self._asked)])
         return wanted - 1 if wanted > abs(self.answered[i]) else None
 
     def last(self, i: int) -> bool:
-        """Tell whether the checkpoint requested from writer `i` is the run's last."""
+        """Tell whether the checkpoint that was requested from writer `i` is the last of the run."""
         return bool(self._last[i % len(self._last)])
 
     def answer(self, i: int, version: int, failed: bool = False) -> None:
         self.answered[i] = -(version + 1) if failed else version + 1
 
     def late(self, c: int, version: int) -> list[int]:
-        """Return the writers that have not yet answered reader `c`'s request for `version`."""
+        """Return the writers that have not yet answered reader `c`'s request for the checkpoint of update `version`."""
         return [i for i in self._answering(c) if abs(self.answered[i]) < version + 1]
 
     def failed(self, c: int) -> list[int]:
-        """Return the writers that could not write the part that reader `c` requested last."""
+        """Return the writers that could not write the part of a checkpoint that reader `c` requested last."""
         return [i for i in self._answering(c) if self.answered[i] < 0]
 
     def _answering(self, c: int) -> range:
@@ -128,7 +133,7 @@ Log = Callable[[list[int]], None]  # called with the slots of each batch
 
 
 class QueueBatches:
-    """Learner's end of a queue: each batch consists of `n` slots."""
+    """The end of a queue from which learners take batches. Each batch consists of `n` slots."""
 
     queue: Any  # a RolloutQueue or a TrainingQueue
     n: int
@@ -136,7 +141,7 @@ class QueueBatches:
     edge = property(lambda self: self.queue)
 
     def nbytes(self, policy: PolicyLike) -> float:
-        """Return the bytes of a batch that is joined from several slots; 0 for a batch of one slot."""
+        """Return the bytes of the memory for one batch. A batch of one slot needs none, because it is not copied."""
         return self.queue.nbytes / self.queue.slots * self.n if self.n > 1 else 0.0
 
     @property
@@ -164,19 +169,19 @@ class PolicyLike(Protocol):
 
 
 def row_spec(obs: Spec, policy: Spec, mask: Spec | None = None, team: Spec | None = None) -> Spec:
-    """Return the fields of a row in one lane: `obs`, ROWS, the policy's (action, logp, value) and, if given, the mask
-    of legal actions and the fields of a team.
+    """Return the fields of a row (data of one step of a lane): `obs`, the fields in ROWS, and the policy's (action,
+    logp, value). If given, the mask of legal actions and the fields of a team are added.
     """
     return {"obs": obs, **({} if mask is None else {"mask": mask}), **ROWS, **(team or {}), **policy}
 
 
 def rows_of(spec: EnvSpec, policy: Spec) -> Spec:
-    """Return `row_spec` of environments with this policy."""
+    """Return the fields of a row (data of one step of a lane) for these environments and the fields of this policy."""
     return row_spec(spec.obs, policy, spec.mask, spec.own_fields)
 
 
 class RolloutSlots:
-    """Slots of a worker that acts and learns in turn: the worker fills all slots, trains on them, and starts again."""
+    """Slots of a worker that acts and learns in turn. The worker fills all slots, trains on them, and starts again."""
 
     committed = 0  # number of rollouts handed to another worker
     window = 0  # 0: the recurrent state is stored only before a rollout
@@ -207,7 +212,9 @@ def slots_per_batch(batch: int, lanes: int, actors: int, slots: int, learners: i
 
 
 class RolloutQueue(SharedQueue):
-    """Queue of `slots` rollouts, T+1 rows of `lanes` lanes each, from `producers` actors to `consumers` learners."""
+    """Queue of rollouts from `producers` actors to `consumers` learners. Each of its `slots` slots holds one rollout:
+    T+1 rows (steps) of `lanes` lanes (parallel environments).
+    """
 
     rows: Batch
     state: Batch
@@ -229,8 +236,9 @@ class RolloutQueue(SharedQueue):
         per_agent: bool = False,
         window: int = 0,
     ):
-        """groups: number of groups of an actor's lanes; a group fills a slot per round. per_agent: every producer feeds
-        all consumers. window: rows per window, if the state before each window is stored; 0: only before the rollout.
+        """groups: number of groups of an actor's lanes. Each group fills one slot per round.
+        per_agent: whether every producer feeds all consumers.
+        window: rows per window, if the state before each window is stored. 0: only the state before the rollout.
         """
         if slots % producers or (producers < consumers and not per_agent):
             raise ValueError(f"{slots} slots for {producers} producers and {consumers} consumers do not divide")
@@ -255,7 +263,7 @@ class RolloutQueue(SharedQueue):
         window: int = 0,
     ) -> RolloutQueue:
         """Return a queue for rollouts of T steps from `actors` workers with these environments and this network. slots:
-        number of slots per group of an actor's lanes.
+        number of slots for each group of an actor's lanes (lanes that step together).
         """
         rows, width = rows_of(envs.spec, policy.spec()), envs.lanes // envs.groups
         n = actors * slots * envs.groups
@@ -279,40 +287,41 @@ class RolloutQueue(SharedQueue):
         return Crossing(flows, bells, self.close)
 
     def waiting(self, c: int) -> np.ndarray:
-        """Return the numbers of slots that wait for consumer `c`: int64, one for each producer that feeds it."""
+        """Return how many full slots wait for consumer `c`: int64, one number for each producer that feeds it."""
         ends = self.ends[c :: self.consumers]
         return ends[:, 1] - ends[:, 0]
 
     def pairs(self, p: int) -> slice:
-        """Return the pairs of producer `p`, one pair with each consumer that it feeds."""
+        """Return the pairs of producer `p`, as a slice: one pair with each consumer that the producer feeds."""
         return slice(p * self.each, (p + 1) * self.each)
 
     def producer(self, p: int) -> Producer:
-        """Return producer `p`'s end. A replacement of a lost worker gets the slots that the lost worker was filling."""
+        """Return producer `p`'s end. A replacement of a lost worker gets the slots that this worker was filling."""
         return Producer(self, p)
 
     def made(self, p: int) -> int:
-        """Return the number of rollouts that producer `p` handed over, including earlier runs."""
+        """Return the number of rollouts that producer `p` has handed over, in this run and earlier ones."""
         return int(self.base[p]) + int(self.ends[self.pairs(p), 1].sum())
 
     def learnt(self, p: int) -> int:
-        """Return the number of producer `p`'s rollouts that a learner took, including earlier runs."""
+        """Return the number of rollouts that learners have taken from producer `p`, in this run and earlier ones."""
         return int(self.base[p]) + int(self.ends[self.pairs(p), 0].sum())
 
     def batches(self, n: int, in_turn: bool = False) -> RolloutBatches:
-        """Return the learners' end: batches of `n` slots. `.consumer(c)` returns an iterator for learner `c`.
+        """Return the learners' end of the queue, which gives batches of `n` slots. `.consumer(c)` returns an iterator
+        for learner `c`.
 
-        `in_turn`: take from producers strictly in turn, equally often from each. Otherwise, a fast actor's next rollout
-        may be taken before a slow actor's rollout, whose lag then exceeds the limit.
+        in_turn: whether to take rollouts from producers strictly in turn, equally often from each. Otherwise, a fast
+            actor's next rollout may be taken before a slow actor's rollout, whose lag then exceeds the limit.
         """
         return RolloutBatches(self, n, in_turn)
 
     def bell(self, c: int) -> Semaphore:
-        """Return the semaphore that gets a token whenever there is news for consumer `c`."""
+        """Return the semaphore that gets a token whenever there is something new for consumer `c`."""
         return self._bells[c]
 
     def reclaim(self, c: int) -> None:
-        """Release the slots that consumer `c`'s predecessor, lost or in an earlier run, was reading."""
+        """Release the slots that consumer `c`'s predecessor (lost, or in an earlier run) was reading."""
         for slot in self.held(slice(c, None, self.consumers), READING + (self.each > 1) * c):
             self.give_back(c, slot)
 
@@ -322,7 +331,7 @@ class RolloutQueue(SharedQueue):
 
 
 class Producer:
-    """One actor's end of a RolloutQueue."""
+    """The end of a RolloutQueue to which one actor writes."""
 
     def __init__(self, queue: RolloutQueue, p: int):
         self.queue, self.p, self.T, self.rows, self.state = queue, p, queue.T, queue.rows, queue.state
@@ -333,7 +342,7 @@ class Producer:
         self.rows["version"][self._reclaimed] = UNWRITTEN
 
     def slot(self) -> int | None:
-        """Return an empty slot, or None if no slot was empty for `patience` seconds. Raises Closed."""
+        """Return an empty slot to fill, or None if no slot became empty within `patience` seconds. Raises Closed."""
         queue = self.queue
         queue.check()
         slot: int | None = self._reclaimed.pop() if self._reclaimed else None
@@ -354,11 +363,11 @@ class Producer:
 
     @property
     def committed(self) -> int:
-        """Number of rollouts that this end and its predecessors have handed over."""
+        """Number of rollouts that this producer has handed over, including those of lost predecessors."""
         return self.queue.made(self.p)
 
     def made(self, to: int) -> int:
-        """Return the number of rollouts handed to consumer `to` of this producer's consumers."""
+        """Return the number of rollouts handed to one consumer. to: index among the consumers of this producer."""
         return int(self._full[to]._tail[0])
 
     def flight(self) -> Batch:
@@ -372,13 +381,13 @@ class Producer:
         return found
 
     def save(self) -> Batch:
-        """Return, by consumer, the number of slots taken so far and of slots being read. No worker may run."""
+        """Return for each consumer how many slots were taken so far and how many are being read. No worker may run."""
         pairs = self.queue.pairs(self.p)
         reading = [len(self.queue.held(slice(i, i + 1), self._reader(i))) for i in range(pairs.start, pairs.stop)]
         return {"taken": self.queue.ends[pairs, 0].copy(), "reading": np.array(reading)}
 
     def load(self, saved: Batch, flight: Batch) -> None:
-        """Restore the results of `save` and `flight` in an unused queue, before the queue's consumers start."""
+        """Restore what `save` and `flight` returned. The queue must be unused, and its consumers not yet started."""
         pairs = self.queue.pairs(self.p)
         self.queue.ends[pairs] = saved["taken"][:, None]
         self.give(flight)
@@ -387,12 +396,12 @@ class Producer:
                 self._take(self._reader(i))
 
     def _reader(self, pair: int) -> int:
-        """Return the holder mark of slots that a pair's consumer reads."""
+        """Return the mark of slots that a pair's consumer is reading."""
         return READING + (pair - self.queue.pairs(self.p).start)
 
     def give(self, flight: Batch, reading: int = 0) -> None:
         """Put the rollouts of `flight` into an unused queue. reading: number of slots that the learner had not
-        returned; these slots are missing until the learner starts.
+        returned. These slots are missing until the learner starts.
         """
         for i in range(len(flight)):
             slot, kept = self.slot(), flight[str(i)]
@@ -405,8 +414,8 @@ class Producer:
             self._bell.wait(0)  # the slot's token
 
     def commit(self, slot: int, by: int = 0, to: int = 0) -> None:
-        """Hand a finished slot to the learner, or to learner `to` of several; only the slot's number is sent. `by`: see
-        RolloutQueue.
+        """Hand a finished slot to the learner, or to learner `to` if there are several. Only the slot's number is sent.
+        by: incarnation of the actor (number that changes when the actor is replaced).
         """
         self.queue.by[slot] = by
         if (self.rows["version"][slot] == UNWRITTEN).any():
@@ -431,13 +440,18 @@ class RolloutBatches(QueueBatches):
     def consumer(
         self, c: int, log: Log = lambda slots: None, join: Collator | None = None, wait: bool = True
     ) -> Iterator[tuple[Batch, Batch] | None]:
-        """Yield (rows [T+1, n·lanes, …], state [n·lanes, …]), or None if no batch came for a while. Raises Closed.
+        """Yield batches (rows [T+1, n·lanes, …], state [n·lanes, …]). Yield None if no batch came for a while. Raises
+        Closed.
 
-        The arrays are valid until the next batch is requested; then the slots return to their producers. No slot is
-        taken before a whole batch is ready. With `per_agent`, each rollout is copied into the batch on arrival, and its
-        slot returns at once: incomplete batches do not block actors, and the memory in flight does not grow with the
-        number of agents. log: called with the slots of every batch. join: replaces the default Collator. wait: whether
-        to wait for `patience` seconds before yielding None.
+        The arrays are valid until the next batch is requested. Then the slots return to their producers. No slot is
+        taken before a whole batch is ready.
+
+        With `per_agent`, each rollout is copied into the batch when it arrives, and its slot returns at once. So
+        incomplete batches do not block actors, and the memory in flight does not grow with the number of agents.
+
+        log: called with the slots of every batch.
+        join: replaces the default Collator.
+        wait: whether to wait for `patience` seconds before yielding None.
         """
         queue, bell = self.queue, self.queue.bell(c)
         join = join or Collator(queue.rows, queue.state, queue.lanes, self.n)
@@ -468,7 +482,7 @@ class RolloutBatches(QueueBatches):
                     yield join.joined
 
     def _choose(self, c: int, turn: int) -> tuple[list[int], int]:
-        """Return the next batch's producers, as far as their slots are ready, and the new value of `turn`."""
+        """Return the producers of the next batch, as far as their slots are ready, and the new value of `turn`."""
         queue, there = self.queue, self.queue.waiting(c)
         if self.order is not None:
             wanted = self.order(c, turn)
@@ -490,7 +504,9 @@ class RolloutBatches(QueueBatches):
 
 
 class Collator:
-    """Joins `n` slots of `lanes` lanes into a batch: a view if n is 1, else a copy into the same memory each time."""
+    """Joins `n` slots of `lanes` lanes (parallel environments) into a batch. If n is 1, the batch is a view of the
+    slot. Else it is a copy, into the same memory each time.
+    """
 
     def __init__(self, rows: Batch, state: Batch, lanes: int, n: int):
         self.rows, self.state, self.lanes, self.n = rows, state, lanes, n
@@ -511,20 +527,20 @@ class Collator:
         return self.joined
 
     def put(self, i: int, slot: int) -> None:
-        """Copy a slot to place `i` of a batch of several slots."""
+        """Copy a slot to place `i` of a batch that consists of several slots."""
         lanes = slice(i * self.lanes, (i + 1) * self.lanes)
         tree.write(self._rows, (slice(None), lanes), tree.at(self.rows, slot))
         tree.write(self._state, lanes, tree.at(self.state, slot))
 
     def save(self) -> Batch:
-        """Return the content of the slots already in the next batch; {} without any."""
+        """Return the data of the slots that are already in the next batch, or {} if there are none."""
         if not self.placed:
             return {}
         (rows, state), lanes = self.joined, self.placed * self.lanes
         return {"rows": tree.at(rows, (slice(None), slice(lanes))), "state": tree.at(state, slice(lanes))}
 
     def load(self, saved: Batch) -> None:
-        """Restore what `save` returned."""
+        """Restore the data that `save` returned."""
         if saved:
             lanes = saved["rows"]["reward"].shape[1]
             tree.write(self._rows, (slice(None), slice(lanes)), saved["rows"])
@@ -532,7 +548,7 @@ class Collator:
             self.placed = lanes // self.lanes
 
     def done(self) -> None:
-        """Called when the slots of the last batch are no longer read; then they return to their producers."""
+        """Called when the slots of the last batch are no longer read. Then they return to their producers."""
 
 
 # Queue between threads of one process: chunks of single lanes, a list of empty slots and a list of full slots.
@@ -543,9 +559,10 @@ class Collator:
 
 
 class TrainingQueue(Queue):
-    """Queue of at most `capacity` full chunks (up to T steps of a lane); each of `agents` lanes may hold one more slot.
+    """Queue of at most `capacity` full chunks (up to T steps of a lane) between threads of one process. Each of
+    `agents` lanes may hold one more slot.
 
-    A thread that wants a slot of a full queue waits: this bounds the policy lag.
+    If the queue is full, a thread that wants a slot waits. This bounds the policy lag.
     """
 
     lanes = 1  # lanes per slot
@@ -566,7 +583,7 @@ class TrainingQueue(Queue):
 
     @classmethod
     def of(cls, envs: Envs, policy: PolicyLike, T: int, capacity: int) -> TrainingQueue:
-        """Return a queue for chunks of T steps of these environments' lanes, with this network."""
+        """Return a queue for chunks of T steps, for the lanes of these environments and with this network."""
         rows = rows_of(envs.spec, policy.spec())
         return cls(rows, policy.state_spec(), T, envs.lanes, capacity)
 
@@ -581,7 +598,7 @@ class TrainingQueue(Queue):
     # ---------------------------------------------------------------------------------- the acting side
 
     def slot(self) -> int | None:
-        """Return an empty slot, or None if the queue had no room for `patience` seconds. Raises Closed."""
+        """Return an empty slot, or None if the queue had no room within `patience` seconds. Raises Closed."""
         with self._room:
             free = self._room.wait_for(
                 lambda: self._closed or (self._held < self.capacity and self._empty), self.patience
@@ -591,7 +608,7 @@ class TrainingQueue(Queue):
             return self._empty.pop() if free else None
 
     def commit(self, slot: int, length: int) -> None:
-        """Hand over a finished chunk of `length` transitions; a slot of length 0 only becomes empty again."""
+        """Hand over a finished chunk of `length` transitions. If the length is 0, the slot only becomes empty again."""
         with self._came:
             self.length[slot] = length
             if length:
@@ -606,8 +623,8 @@ class TrainingQueue(Queue):
     # -------------------------------------------------------------------------------- the learning side
 
     def take(self, rows: int) -> list[int] | None:
-        """Take the oldest chunks until these have `rows` transitions; with 0 rows, take one chunk. Return their slots;
-        None: too few transitions came in `patience` seconds. Raises Closed.
+        """Take the oldest chunks until these have `rows` transitions, and return their slots. With 0 rows, take one
+        chunk. Return None if too few transitions came within `patience` seconds. Raises Closed.
         """
         rows = max(rows, 1)
         with self._came:
@@ -624,7 +641,7 @@ class TrainingQueue(Queue):
             return taken
 
     def batch(self, slots: list[int]) -> tuple[Batch, Batch]:
-        """Return copies of n chunks: rows [T+1, n, …], and the recurrent states before the rows [n, …]."""
+        """Return copies of the chunks in n slots: rows [T+1, n, …], and the recurrent states before the rows [n, …]."""
         rows = tree.map(lambda x: np.ascontiguousarray(np.moveaxis(x[slots], 1, 0)), self.rows)
         return rows, tree.map(lambda x: x[slots], self.state)
 
@@ -640,7 +657,7 @@ class TrainingQueue(Queue):
         return len(self._full)
 
     def close(self) -> None:
-        """Make every wait, now and later, raise Closed."""
+        """Make all waits for this queue raise Closed, now and later."""
         with self._room:
             self._closed = True
             self._room.notify_all()

@@ -1,10 +1,13 @@
-"""Sum tree, which draws indices in proportion to numbers ≥ 0, float64. A node's eight children fill a cache line.
+"""Sum tree, which draws indices in proportion to numbers ≥ 0, float64. Prioritized replay uses it.
 
-The parent of a changed node is always summed again, in the same order; no difference is added. So a parent's bits do
-not depend on earlier writes, and the leaves determine the tree. All draws descend together, one level at a time and
-without branches, so that their waits for memory overlap. Numbers are compared by their bits: compilers turn other
-comparisons into jumps, which are mispredicted for half of the random draws. Rounding can lead a descent to a leaf of 0.
-The descent is then repeated with checks: it goes right only if the sum on the right is not 0.
+Each node is the sum of its eight children, which fill a cache line. The parent of a changed node is always summed
+again, in the same order. No difference is added. So a parent's bits do not depend on earlier writes, and the leaves
+determine the tree.
+
+All draws descend together, one level at a time and without branches, so that their waits for memory overlap. Numbers
+are compared by their bits, because compilers turn other comparisons into jumps, which are mispredicted for half of the
+draws. Rounding can lead a descent to a leaf of 0. It is then repeated with checks: it goes right only if the sum there
+is not 0.
 """
 
 from __future__ import annotations
@@ -23,13 +26,13 @@ _11, _32, _LOW = np.uint64(11), np.uint64(32), np.uint64(0xFFFFFFFF)
 
 
 def counter_rng(seed: int) -> np.ndarray:
-    """Return the random generator of a seed, before its first number."""
+    """Return the random generator for a seed, before its first number."""
     return np.array([np.random.SeedSequence(seed % 2**64).generate_state(1, np.uint64)[0], 0], np.uint64)
 
 
 @inlined
 def below(rng: np.ndarray, limit: np.uint64) -> np.uint64:
-    """Draw an integer in [0, limit), exactly uniform; 0 < limit < 2^32 (Lemire 2019)."""
+    """Draw an integer from [0, limit), exactly uniform (Lemire 2019). The limit must be in 0 < limit < 2^32."""
     least = ((_LOW - limit) + _1) % limit
     while True:
         product = (bits(rng[0], rng[1]) >> _32) * limit
@@ -40,7 +43,7 @@ def below(rng: np.ndarray, limit: np.uint64) -> np.uint64:
 
 @compiled
 def uniforms(rng: np.ndarray, n: int) -> np.ndarray:
-    """Draw `n` numbers in [0, 1) with 53 random bits each, float64 [n]."""
+    """Draw `n` random numbers from [0, 1), each with 53 random bits. Return them as float64 [n]."""
     out = np.empty(n)
     for i in range(n):
         out[i] = np.float64(bits(rng[0], rng[1] + np.uint64(i)) >> _11) * 2.0**-53
@@ -49,7 +52,7 @@ def uniforms(rng: np.ndarray, n: int) -> np.ndarray:
 
 
 class SumTree:
-    """Sum tree of `n` leaves, which are all 0 at first."""
+    """Sum tree with `n` leaves, which are all 0 at first."""
 
     def __init__(self, n: int):
         sizes = [-(-n // WIDTH) * WIDTH]
@@ -67,9 +70,10 @@ class SumTree:
         return float(self.nodes[-1])
 
     def put(self, at: np.ndarray, values: np.ndarray) -> None:
-        """Set leaves[at] = values; for a repeated index the last counts. at int64 [n]; values float64 [n], finite, ≥ 0.
+        """Set leaves[at] = values. If an index is repeated, its last value counts. at: int64 [n]. values: float64 [n],
+        finite, ≥ 0.
 
-        Neighboring leaves share ancestors: n leaves in a row cost little more than n/8 sums.
+        Neighboring leaves share ancestors, so n leaves in a row cost little more than n/8 sums.
         """
         if len(at) > len(self._work):
             self._work = np.zeros(2 * len(at), np.uint64)
@@ -77,8 +81,7 @@ class SumTree:
 
     def draw(self, rng: np.ndarray, n: int, stratified: bool) -> np.ndarray:
         """Draw the indices of `n` nonzero leaves, int64 [n], with the next n random numbers. `total` must not be 0.
-
-        stratified: draw i is from the i-th of n segments of equal mass; otherwise every draw is from the whole tree.
+        stratified: draw i is from the i-th of n segments of equal mass. Otherwise, every draw is from the whole tree.
         """
         share = uniforms(rng, n)
         if stratified:
@@ -86,13 +89,15 @@ class SumTree:
         return self.find(share * self.nodes[-1])
 
     def find(self, mass: np.ndarray) -> np.ndarray:
-        """Return the leaf's index at each cumulative sum in `mass` (float64 [n], ≥ 0); mass ≥ total: the last leaf."""
+        """Return the leaf's index at each cumulative sum in `mass` (float64 [n], ≥ 0), or the last leaf if it is ≥
+        total.
+        """
         at = np.empty(len(mass), np.uint64)
         _find(self.nodes, self.offsets, mass, at, np.uint64(len(self.leaves)))
         return at.view(np.int64)
 
     def load(self, leaves: np.ndarray) -> None:
-        """Set all leaves."""
+        """Set all leaves at once."""
         self.put(np.arange(len(leaves), dtype=np.int64), leaves)
 
 
@@ -103,7 +108,7 @@ def _sum4(nodes: np.ndarray, b: np.uint64) -> float:
 
 @compiled
 def _put(nodes: np.ndarray, offsets: np.ndarray, at: np.ndarray, values: np.ndarray, work: np.ndarray) -> None:
-    """Write leaves and update sums. work: scratch list of nodes to sum, without repeats that follow each other."""
+    """Write leaves and update the sums. work: scratch list of nodes to sum, without repeats in a row."""
     n, last = 0, ~_0
     for i in range(at.size):
         nodes[at[i]] = values[i]
@@ -132,7 +137,7 @@ def _reaches(x: float, total: float) -> np.int64:
 
 @inlined
 def _less(x: float, total: float, mask: np.int64) -> float:
-    """Return x - total if mask is set, else x."""
+    """Return x - total if the mask is set, else x."""
     return x - np.int64(np.float64(total).view(np.int64) & mask).view(np.float64)
 
 
@@ -164,7 +169,7 @@ def _find(nodes: np.ndarray, offsets: np.ndarray, mass: np.ndarray, at: np.ndarr
 
 @compiled
 def _find_nonzero(nodes: np.ndarray, offsets: np.ndarray, x: float) -> np.uint64:
-    """Return the index of the leaf at cumulative sum x, but never a leaf of 0."""
+    """Return the index of the leaf at the cumulative sum x, but never that of a leaf of 0."""
     at = _0
     for level in range(offsets.size - 2, -1, -1):
         b = np.uint64(offsets[level]) + at * _8

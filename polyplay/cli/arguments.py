@@ -1,6 +1,7 @@
-"""Parse the words of a verb's command line, print results, and open the port of a web page.
+"""Functions that all verbs (subcommands) of the command line share.
 
-On a command line, the subject of a verb (runs, a system, an environment) comes first, then the options.
+They parse a verb's words, print its results, and open the port of a web page. On a command line, the subject of a verb
+(runs, a system, an environment) comes first, and the options follow.
 """
 
 from __future__ import annotations
@@ -31,10 +32,10 @@ BEGIN = "start with ppo (any actions), dqn (discrete actions) or impala (many co
 def parse_words(
     cls: type[T], words: Sequence[str], command: str, about: str, several: bool = False, modes: Sequence[type] = ()
 ) -> tuple[list[str], T | Any, set[str]]:
-    """Return (words before the options, options, names of the given options). Unless `several`, the first list has at
-    most one word. modes: other classes of options; the class whose first field is a given option replaces `cls`.
-
-    Raises flags.Help for --help.
+    """Parse the words of a verb. Return the words before the options, the options, and the names of the given options.
+    several: whether more than one word may come before the options.
+    modes: other classes of options. If the first field of such a class is given as an option, this class replaces
+    `cls`. Raises flags.Help for --help.
     """
     from polyplay.runs import flags
 
@@ -54,7 +55,7 @@ def parse_words(
 def run_and_options(
     cls: type[T], words: Sequence[str], verb: str, modes: Sequence[type] = ()
 ) -> tuple[Path, T | Any, set[str]]:
-    """Return (a run's directory, options, names of the given options). All are checked before slow imports."""
+    """Return a run's directory, the options, and the names of the given options. Check them before slow imports."""
     from polyplay.runs import directory
 
     about = "RUN is the directory of a run."
@@ -66,7 +67,7 @@ def run_and_options(
 
 
 def page_and_words(words: Sequence[str], verb: str, over: object = None) -> tuple[Page, list[str]]:
-    """Return (page of the named system, remaining words). over: system of a population's members without --over."""
+    """Return the page (definition) of the named system, and the remaining words. over: used if --over is not given."""
     from polyplay import systems
     from polyplay.runs import flags
 
@@ -81,7 +82,7 @@ def page_and_words(words: Sequence[str], verb: str, over: object = None) -> tupl
 
 
 def take_option(words: Sequence[str], name: str) -> tuple[list[str], list[str] | None]:
-    """Return (words without the last --NAME and its values, these values; None if --NAME is not given)."""
+    """Return the words without the last --NAME and its values, and these values (None if --NAME is not given)."""
     at = max((i for i, word in enumerate(words) if word.partition("=")[0] == f"--{name}"), default=None)
     if at is None:
         return list(words), None
@@ -91,7 +92,7 @@ def take_option(words: Sequence[str], name: str) -> tuple[list[str], list[str] |
 
 
 def _show_general_help(verb: str, whole: bool) -> NoReturn:
-    """Raise flags.Help, with the options that all systems have."""
+    """Show the help for options that all systems have, by raising flags.Help."""
     from polyplay import systems
     from polyplay.runs import options
 
@@ -110,7 +111,7 @@ LEVELS |= {"failed": ("FAILED", "bold red"), "unseen": ("–", "bright_black")}
 
 
 def _grouped(findings: Sequence[Finding]) -> list[Finding]:
-    """Merge findings of level "unseen" (not tested) that give the same reason."""
+    """Merge findings of level "unseen" (rules that were not tested) into one, if they give the same reason."""
     rows: list[Finding] = []
     for text in dict.fromkeys(f.seen for f in findings if f.level == "unseen"):
         names = [f.name for f in findings if (f.level, f.seen) == ("unseen", text)]
@@ -120,7 +121,7 @@ def _grouped(findings: Sequence[Finding]) -> list[Finding]:
 
 
 def print_findings(title: str, findings: Sequence[Finding], card: Mapping[str, str], heading: str) -> None:
-    """Print a table of findings, with the fix of each warning or failure, then the facts in `card`."""
+    """Print a table of test results (findings), with a fix for each warning or failure. Then print facts (`card`)."""
     from rich.table import Column
     from rich.text import Text
 
@@ -142,12 +143,12 @@ def print_findings(title: str, findings: Sequence[Finding], card: Mapping[str, s
 
 
 def complain(text: str, e: BaseException) -> None:
-    """Print an error and the exception's notes; the last note may name the command that continues the run."""
+    """Print an error with the exception's notes. The last note may be the command that continues the run."""
     print("\n".join([f"polyplay: {text}", *getattr(e, "__notes__", [])]), file=sys.stderr, flush=True)
 
 
 def print_result(result: Row) -> None:
-    """Print a line for each value that is not a list, tuple or dict."""
+    """Print each value of a result on a line, except lists, tuples and dictionaries."""
     short = {k: v for k, v in result.items() if not isinstance(v, (list, tuple, dict))}
     for key, value in short.items():
         text = "none" if value is None else str(value)
@@ -160,13 +161,13 @@ def print_result(result: Row) -> None:
 
 
 def check_extra(verb: str) -> None:
-    """Raise UserError if a package that serves web pages is missing."""
+    """Raise UserError if a package is missing that is needed to serve web pages."""
     if missing := [name for name in ("starlette", "uvicorn") if importlib.util.find_spec(name) is None]:
         raise UserError(f"{verb} needs {' and '.join(missing)}: {install_command('watch')}")
 
 
 def listen(port: int) -> socket.socket:
-    """Return a socket that only this machine can reach. Raises UserError: the port cannot be used."""
+    """Return a network socket that only this machine can reach. Raises UserError: the port cannot be used."""
     listener = socket.socket()
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
@@ -180,7 +181,7 @@ def listen(port: int) -> socket.socket:
 
 
 def serve_page(listener: socket.socket, app: Any) -> None:
-    """Answer requests until Ctrl-C."""
+    """Serve the web application `app` until the user presses Ctrl-C."""
     import uvicorn
 
     config = uvicorn.Config(app, log_level="warning", lifespan="off", server_header=False)

@@ -1,4 +1,4 @@
-"""bench: the speed of each on-policy system on this machine, and how each spends the cores' time."""
+"""bench: measure the speed of each on-policy system on this machine, and how each one uses the CPU cores."""
 
 from __future__ import annotations
 
@@ -59,11 +59,13 @@ CHANGES: dict[str, list[tuple[str, Callable[[int], int], str]]] = {
 def split_core_time(
     times: Mapping[str, float], own: float, others: float, workers: float, pooled: bool
 ) -> dict[str, float]:
-    """Return how all core time was spent during a run: a share for each key of NAMES, and `others` for other programs.
-
-    times: shares of the workers' wall time (env, infer, learn, replay, wait). own, others: shares of all cores that the
-    run and other programs used. workers: number of workers per core. pooled: environments are separate processes; then
-    the core time of the run beyond its workers' busy time counts for the environments, else as overhead.
+    """Return how the time of all CPU cores was spent during a run: a share for each key of NAMES, and for `others`,
+    which means other programs.
+    times: shares of the workers' wall time that went into env, infer, learn, replay and wait.
+    own, others: shares of all cores that the run and other programs used.
+    workers: number of workers per core.
+    pooled: whether environments are separate processes. If so, core time beyond the workers' busy time counts as
+    theirs. Otherwise it counts as overhead.
     """
     own = min(own, 1.0)
     others = min(others, 1.0 - own)
@@ -77,12 +79,12 @@ def split_core_time(
 
 
 def bottleneck(shares: Mapping[str, float]) -> str:
-    """Return the key of NAMES with the largest share of core time."""
+    """Return the activity (a key of NAMES) that takes the largest share of core time."""
     return max(NAMES, key=lambda name: shares[name])
 
 
 def change(name: str, values: Row, env: str, kind: str) -> str:
-    """Return advice for the bottleneck `name`. values: all settings; env: environment; kind: how it is stepped."""
+    """Return advice against a bottleneck. name: a key of NAMES. values: all settings. kind: how `env` is stepped."""
     if name == "env" and not is_game(env, {}):
         return f"`polyplay check {env}` measures it; make its step cheaper, or use more cores"
     if name == "env":
@@ -123,7 +125,7 @@ def settings_of(system: str, spec: EnvSpec, cores: int) -> Row:
 
 
 def pictures(obs: Spec) -> bool:
-    """Tell whether observations are one image each, large enough for the Atari networks."""
+    """Tell whether an observation is a single image that is large enough for the Atari networks."""
     return isinstance(obs, Field) and len(obs.shape) == 3 and obs.dtype == "uint8" and min(obs.shape[1:]) >= 64
 
 
@@ -135,7 +137,7 @@ SLACK = 120.0  # further seconds for the start: 64 processes load torch slowly
 
 
 def weighted_means(reports: Iterable[tuple[Row, float]], names: Iterable[str]) -> Row:
-    """Return {name: mean over reports, weighted by their seconds}; the mean is None if no report has the number."""
+    """Return the mean of each number over reports, weighted by their seconds, or None if no report has the number."""
     reports, means = list(reports), Row()
     for name in names:
         found = [(row[name], seconds) for row, seconds in reports if is_number(row.get(name)) and seconds > 0]
@@ -145,9 +147,10 @@ def weighted_means(reports: Iterable[tuple[Row, float]], names: Iterable[str]) -
 
 
 def find_window(rows: Sequence[Row], warm: float, seconds: float) -> list[Row]:
-    """Return the reports between two edges, or [] if the second has not come: the first edge at least `warm` seconds
-    after the first steps, and the first at least `seconds` later. An edge is a report with the first new steps after an
-    update: a worker that acts and learns in turns steps only while acting, so other edges would bias the rate.
+    """Return the reports of the measured period. It lies between two edges; return [] if the second one has not come
+    yet. The first edge comes at least `warm` seconds after the first steps, and the second at least `seconds` later. An
+    edge is a report with the first new steps after an update. Other edges would bias the rate, because a worker that
+    acts and learns in turns makes steps only while it acts.
     """
     edges, learnt = list[float](), False
     for a, b in pairwise(rows):
@@ -163,9 +166,9 @@ def find_window(rows: Sequence[Row], warm: float, seconds: float) -> list[Row]:
 
 
 def watch_run(system: str, given: Row, seconds: float) -> Row:
-    """Run a system. Return its rate, the cores used by the run and by other programs, its workers' times, its
-    config.json and its wiring.json. Raises WorkerLost, with the last lines of the run's output: the run gave too few
-    reports.
+    """Run a system for a while, and return what was measured: the rate, the cores that the run and other programs used,
+    and the workers' times. The result also has the contents of config.json and wiring.json. Raises WorkerLost, with the
+    last lines of the run's output: the run gave too few reports.
     """
     with (
         tempfile.TemporaryDirectory(prefix="polyplay-bench-", ignore_cleanup_errors=True) as place,
@@ -192,7 +195,7 @@ def watch_run(system: str, given: Row, seconds: float) -> Row:
 
 
 def _watch(child: subprocess.Popen[bytes], log: Path, seconds: float, limit: float) -> list[Row]:
-    """Wait for the reports of a window, and return them; add `busy`, the busy seconds of all cores. []: no window."""
+    """Wait for the reports of the measured period. Return them with `busy`, the busy seconds of all cores, or []."""
     rows, until = list[Row](), time.monotonic() + limit
     while child.poll() is None and time.monotonic() < until:
         t = psutil.cpu_times()
@@ -205,7 +208,7 @@ def _watch(child: subprocess.Popen[bytes], log: Path, seconds: float, limit: flo
 
 
 def _summary_of(rows: Sequence[Row]) -> Row:
-    """Summarize the reports of a window: rate, seconds, cores used, and the workers' times."""
+    """Summarize the measured reports: rate, seconds, cores used, and the workers' times."""
     wall, steps, busy = (rows[-1][name] - rows[0][name] for name in ("wall_seconds", "steps", "busy"))
     reports = [(b, b["wall_seconds"] - a["wall_seconds"]) for a, b in pairwise(rows)]
     means = weighted_means(reports, ("cpu", *(f"time_{kind}" for kind in KINDS)))
@@ -218,7 +221,7 @@ def _summary_of(rows: Sequence[Row]) -> Row:
 
 
 def measure(names: Sequence[str], options: BenchOptions) -> Row:
-    """Measure systems; return the JSON document. Raises UserError only before the first measurement."""
+    """Measure systems one by one, and return a JSON document. Raises UserError only before the first measurement."""
     cores, spec = machine.cores(), Envs(options.env, 1).spec
     network = options.network or ("a3c" if pictures(spec.obs) else "mlp")
     about: Row = {"env": options.env, "network": network, "precision": options.precision}
@@ -233,7 +236,7 @@ def measure(names: Sequence[str], options: BenchOptions) -> Row:
 
 
 def _measure_system(system: str, settings: Row, about: Row, seconds: float, cores: int) -> Row:
-    """Return a system's row: its rate, its shares of core time, and advice."""
+    """Measure one system. Return its row of the document: its rate, its shares of core time, and advice."""
     row: Row = {"system": system, "settings": settings}
     print(f"bench: {system}: running …", file=sys.stderr, flush=True)
     try:

@@ -1,6 +1,7 @@
-"""doctor: facts for a bug report, and tests of the software and hardware that Polyplay depends on.
+"""doctor: print facts for a bug report, and test the software and hardware that Polyplay depends on.
 
-The command reads no user files. It prints no paths and no names of users or machines, except of machines in `--hosts`.
+The command reads no files of the user. It prints no paths, no user names, and no machine names except of machines in
+`--hosts`.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ REPORT = "report it, with all of these lines"
 
 
 def _limit(name: str, text: str, fix: str) -> Finding:
-    """Return a finding: a warning if `fix` is given, else ok."""
+    """Return a test result (finding): a warning if there is a `fix` to suggest, else ok."""
     return Finding(name, "warning" if fix else "ok", text, fix)
 
 
@@ -109,8 +110,8 @@ def atari() -> Iterator[Finding]:
 
 
 def training() -> Iterator[Finding]:
-    """Train briefly with the `polyplay` command, in a temporary directory. This tests shared memory, and environment
-    processes, which are forked by a server process.
+    """Test training: run the `polyplay` command for a short time in a temporary directory. This also tests shared
+    memory, and environment processes, which a server process forks.
     """
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as place:
         command = [sys.executable, "-m", "polyplay", *TRAINED.split(), "--run", os.path.join(place, "run")]
@@ -135,7 +136,7 @@ SILENT = 10.0  # seconds of silence after which a connection counts as lost
 
 
 def measure_machine(cluster: Cluster, info: MachineInfo) -> dict[str, Any]:
-    """Start a process on the machine; return its description and the median `round_trip` in s. Raises UserError."""
+    """Start a process on another machine. Return its description, and the median round trip in s. Raises UserError."""
     from polyplay.workers.hosts.remote import RemoteCrew
 
     key = secrets.token_bytes(32)
@@ -164,7 +165,7 @@ def measure_machine(cluster: Cluster, info: MachineInfo) -> dict[str, Any]:
 
 
 def other_machines(hosts: str) -> Iterator[Finding]:
-    """Yield a finding for each machine of the cluster: whether it can be reached. Raises UserError: wrong hosts."""
+    """Test the connection to each machine of the cluster, and yield its result. Raises UserError: wrong hosts."""
     cluster = Cluster(hosts)
     cluster.connect()
     machines = cluster.machines()
@@ -191,7 +192,7 @@ class DoctorOptions:
 
 
 def command(words: list[str]) -> int:
-    """Run `polyplay doctor` and return the exit status."""
+    """Run `polyplay doctor`: print all test results, and return the exit status."""
     from polyplay.runs import flags
 
     options, _ = flags.read_flags(DoctorOptions, words, "polyplay doctor", "Print what a bug report needs.")

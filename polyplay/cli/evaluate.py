@@ -1,4 +1,4 @@
-"""evaluate, export, runs --scores: test and export a run's weights, and compare scores with published scores."""
+"""evaluate, export, runs --scores: measure the scores of trained agents, and export their policies."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class VerifyOptions:
 
 
 def command(words: list[str]) -> int:
-    """Print a score, a verification, or the file of start states; return the exit status."""
+    """Evaluate a run's agent, repeat a recorded evaluation, or save start states. Return the exit status."""
     modes = VerifyOptions, verify.StartsOptions
     directory, options, _ = run_and_options(evaluate.EvaluateOptions, words, "evaluate", modes)
     if isinstance(options, VerifyOptions):
@@ -65,7 +65,7 @@ def _evaluate(directory: Path, options: evaluate.EvaluateOptions) -> int:
 
 
 def score_line(result: Row) -> str:
-    """Return the score as text, with its interval and conditions."""
+    """Return text that shows the score, its confidence interval, and the conditions of the games."""
     n, asked, versus = result["episodes"], result.get("asked"), result.get("protocol") == "versus"
     interval = "no interval: only one game"
     if result["interval"]:
@@ -87,7 +87,7 @@ def score_line(result: Row) -> str:
 
 
 def show_scores(runs: Sequence[Path], options: scores.ScoresOptions) -> None:
-    """Print a table of runs beside published scores, or of all published scores."""
+    """Print a table with the scores of runs beside published scores. Without runs, print all published scores."""
     result = scores.compare_runs(runs, options) if runs else scores.list_published()
     if options.json:
         print(json.dumps(result, indent=2))
@@ -110,7 +110,7 @@ class ExportOptions:
 
 
 def command_export(words: list[str]) -> None:
-    """Export the policy, and print a description of the file."""
+    """Run `polyplay export`: write the policy as an ONNX file, and print a description of the file."""
     directory, options, _ = run_and_options(ExportOptions, words, "export")
     if options.onnx is None:
         raise UserError(f"export takes the file to write: polyplay export {directory} --onnx FILE")
@@ -118,7 +118,7 @@ def command_export(words: list[str]) -> None:
 
 
 def export(directory: Path, file: Path, which: str | None = None, trust: bool = False, agent: str | None = None) -> Row:
-    """Write the policy of a checkpoint (default: the newest complete one) as an ONNX file; return its description."""
+    """Write a checkpoint's policy (default: of the newest complete one) as an ONNX file, and return its description."""
     from polyplay.acting import play
     from polyplay.nets import onnx
 

@@ -1,4 +1,7 @@
-"""Commands of the Go Text Protocol (GTP), version 2, and of its analysis extensions, for an agent with tree search."""
+"""An engine for the Go Text Protocol (GTP), with which other Go programs play against an agent with tree search.
+
+The engine answers the commands of GTP version 2 and of its analysis extensions.
+"""
 
 from __future__ import annotations
 
@@ -31,15 +34,18 @@ PLACES = ((0, 0), (2, 2), (0, 2), (2, 0), (0, 1), (2, 1), (1, 0), (1, 2))
 
 
 class GtpError(Exception):
-    """Failure of a GTP command; the message is sent as the answer."""
+    """Failure of a GTP command. Its message is sent as the answer to the other program."""
 
 
 class GtpBoard:
-    """A game of Go by the rules of GTP: moves of any color in any order, unlimited undo, any komi.
+    """A game of Go by the rules of GTP, which allow moves of any color in any order, unlimited undo, and any komi.
 
-    records: an array for each position so far, the present one last. Two passes do not end a game, because the second
-    leaves the position as after the first. A record also has hashes of all earlier positions; if it is three quarters
-    full, the oldest are dropped, and superko ignores them.
+    records: an array (record) for each position so far. The present position is the last one.
+    moves: the moves so far, as pairs (color, action).
+
+    Two passes do not end a game, because after the second pass the position is the same as after the first. A record
+    also has hashes of all earlier positions. If it is three quarters full, the oldest hashes are dropped, and the
+    superko rule ignores those positions.
     """
 
     def __init__(self, board: Go):
@@ -52,7 +58,7 @@ class GtpBoard:
 
     @property
     def to_move(self) -> int:
-        """Color to move: the opponent of the last mover; before the first move, the color that the record says."""
+        """Color whose turn it is: the opponent of the last mover. Before the first move, the record says the color."""
         return 3 - self.moves[-1][0] if self.moves else records.mover(self.record) + 1
 
     def passed(self, color: int) -> bool:
@@ -64,14 +70,15 @@ class GtpBoard:
         return self.board.halves / 2
 
     def set_komi(self, komi: float) -> None:
-        """Set the komi. Raises GtpError: `komi` is not a multiple of 0.5, or is larger than the number of cells."""
+        """Set the komi. Raises GtpError: it is not a multiple of 0.5, or is larger than the number of cells."""
         if not abs(komi) <= self.board.cells or komi * 2 != int(komi * 2):
             raise GtpError("komi must be whole or half")
         self.board = replace(self.board, halves=int(komi * 2))
 
     def position(self, color: int) -> np.ndarray:
-        """Return a copy of the record, with `color` to move. A record that is three quarters full drops its EIGHT
-        oldest plies; their number is EIGHT, because a record stores its last EIGHT positions at ply % EIGHT.
+        """Return a copy of the present record (the position as an array), in which it is the turn of `color`. If the
+        record is three quarters full, the EIGHT oldest plies are dropped. Their number is EIGHT, because a record
+        stores its last EIGHT positions at ply % EIGHT.
         """
         record = self.record.copy()
         if records.mover(record) != color - 1:
@@ -85,7 +92,7 @@ class GtpBoard:
         return record
 
     def play(self, color: int, action: int) -> None:
-        """Play a move. Raises GtpError: an illegal move."""
+        """Play a move for `color`. Raises GtpError: the move is illegal."""
         record = self.position(color)
         if action not in self.board.legal(record):
             raise GtpError("illegal move")
@@ -103,32 +110,36 @@ class GtpBoard:
         self.moves.pop()
 
     def lead(self, color: int = BLACK) -> float:
-        """Return the points by which `color` leads, komi included, if the board is scored as it stands."""
+        """Return the points by which `color` leads, if the board is scored as it stands. Komi is included."""
         lead = self.board.area(self.record) - self.komi
         return lead if color == BLACK else -lead
 
     def owners(self) -> np.ndarray:
-        """Return each cell's owner by area, int8 [n²]: BLACK, WHITE, or 0 if an empty cell reaches both or neither."""
+        """Return the owner of each cell by area scoring, int8 [n²]: BLACK, WHITE, or 0. An empty cell has no owner (0)
+        if it reaches stones of both colors, or of neither.
+        """
         return self.board.owners(self.record)
 
     def stones(self, position: int = -1) -> np.ndarray:
-        """Return the stones of `records[position]`, int8 [n²]: 0 empty, BLACK or WHITE. position 0: before any move."""
+        """Return the stones in `records[position]`, int8 [n²]: 0 empty, BLACK or WHITE. Position 0 has no moves yet."""
         return self.board.stones(self.records[position])
 
     def set_up(self, stones: list[tuple[int, int]], to_move: int) -> None:
-        """Put stones (color, cell) on an empty board; `undo` does not remove them. Raises GtpError."""
+        """Put stones (color, cell) on an empty board. `undo` cannot remove them. Raises GtpError: illegal stones."""
         for color, cell in stones:
             self.play(color, cell)
         self.records, self.moves = [self.position(to_move)], []
 
     @property
     def most_stones(self) -> int:
-        """Largest number of stones of a fixed handicap on this board."""
+        """Largest number of stones that a fixed handicap can have on this board."""
         size = self.board.rows
         return 0 if size < 7 else 4 if size % 2 == 0 or size == 7 else 9
 
     def handicap(self, stones: int) -> str:
-        """Place a fixed handicap (section 4.1.1 of the protocol), return the names of its points. Raises GtpError."""
+        """Place the stones of a fixed handicap (section 4.1.1 of the protocol), and return the names of their points.
+        Raises GtpError: this number of stones is not possible, or the board is not empty.
+        """
         if not 2 <= stones <= self.most_stones:
             raise GtpError("invalid number of stones")
         size, edge = self.board.rows, 3 if self.board.rows >= 13 else 2
@@ -139,7 +150,7 @@ class GtpBoard:
         return " ".join(map(self.name, cells))
 
     def set_handicap(self, cells: list[int]) -> None:
-        """Put Black's stones on an empty board, with White to move. Raises GtpError."""
+        """Put Black's handicap on an empty board. White moves next. Raises GtpError: wrong points, or other stones."""
         if self.moves or self.stones().any():
             raise GtpError("board not empty")
         if len({*cells} - {self.board.cells}) < max(len(cells), 2) or len(cells) == self.board.cells:
@@ -147,7 +158,7 @@ class GtpBoard:
         self.set_up([(BLACK, cell) for cell in cells], WHITE)
 
     def vertex(self, word: str) -> int:
-        """Return the action for a vertex: a point such as D4, or pass. Raises GtpError: no such vertex."""
+        """Return the action for a vertex (a point such as D4, or pass). Raises GtpError: there is no such vertex."""
         found = self.board.action_of(word)
         if found is None:
             raise GtpError("invalid coordinate")
@@ -158,8 +169,9 @@ class GtpBoard:
 
 
 def load_sgf(path: str, board: Go, until: int | None = None) -> tuple[GtpBoard, bool]:
-    """Return (the game of the main line before move `until`, whether the file's komi fits this board). The board's own
-    komi replaces a komi that is missing or does not fit. Raises GtpError.
+    """Read a game from an SGF file. Return the game before move `until` of the main line, and whether the file's komi
+    fits this board. If the komi is missing or does not fit, the board's own komi is used. Raises GtpError: the file
+    cannot be read or does not fit the board.
     """
     try:
         from sgfmill import sgf, sgf_moves
@@ -197,8 +209,9 @@ def load_sgf(path: str, board: Go, until: int | None = None) -> tuple[GtpBoard, 
 
 
 def by_choice(search: Search, found: Finished) -> list[int]:
-    """Return the visited moves of one search: the chosen move first, the others by visits. Moves with equal visits are
-    ordered by the improved policy in a Gumbel search, and by priors in other searches.
+    """Return the moves that a search has visited, best first. The first is the move that the search chooses. The others
+    are ordered by their visits. Moves with equal visits are ordered by the improved policy in a Gumbel search, and by
+    the prior probabilities in other searches.
     """
     rank = search.targets(found)[0] if search.options.halves else found.priors[0]
     moves = [int(action) for action in np.flatnonzero(found.visits[0])]
@@ -207,8 +220,8 @@ def by_choice(search: Search, found: Finished) -> list[int]:
 
 
 def analysis_line(search: Search, name: Callable[[int], str]) -> str:
-    """Return the analysis of one game's search; "" before the first visit, because an empty line would end the answer.
-    The line has no score, because the network does not predict a score.
+    """Return a line with the analysis of one game's search. Return "" before the first visit, because an empty line
+    would end the answer. The line has no score, because the network does not predict a score.
     """
     found, parts = search.look(np.array([0])), list[str]()
     for order, action in enumerate(by_choice(search, found)):
@@ -224,17 +237,19 @@ HOPELESS = -0.9  # below this value, the agent answers a pass by a pass instead 
 
 
 def outlook(found: Finished) -> float:
-    """Return the larger of two values for the color to move: that of the root, and that of the most visited move."""
+    """Return the value for the color to move: that of the root or of the most visited move, whichever is larger."""
     root = float(found.value[0])
     return max(root, float(found.best[0])) if found.visits[0].any() else root
 
 
 def move_or_pass(game: GtpBoard, color: int, search: Search, found: Finished) -> int:
-    """Return the search's move, or a pass instead of a move that gains nothing.
+    """Return the move that a search chooses, or a pass if this move gains nothing.
 
-    A move into the color's own area changes no score. If the other color has not just passed, such a move becomes a
-    pass if `color` is behind and every legal move is into an owned area. After a pass of the other color, it becomes a
-    pass, or the best legal move outside the player's area if `color` is behind; a hopeless `color` passes (HOPELESS).
+    A move into the player's own area does not change the score. If the other player has not just passed, such a move
+    becomes a pass, provided that the player is behind and all legal moves are into an area that someone owns. If the
+    other player has just passed, such a move becomes a pass if the player is ahead. If the player is behind, it becomes
+    the best legal move outside the player's area, or a pass if there is none. Then a player without hope (HOPELESS)
+    also passes instead of a move into any area.
     """
     action, a_pass = int(search.choose(found)[0]), game.board.cells
     if action == a_pass:
@@ -259,8 +274,10 @@ RESERVE = 0.9  # fraction of a move's time that a search uses
 
 @dataclass
 class Clock:
-    """Time for each color: `main` seconds, then `byo` seconds per `stones` moves. left: color → (seconds left, moves to
-    play in these seconds; 0 moves: main time).
+    """Clock of a game, with time for each color: first `main` seconds, then periods of `byo` seconds for `stones`
+    moves.
+
+    left: color → (seconds left, moves to play in these seconds). The number of moves is 0 during main time.
     """
 
     main: float
@@ -272,13 +289,13 @@ class Clock:
         return self.left.get(color, (self.main, 0) if self.main else (self.byo, self.stones))
 
     def per_move(self, color: int) -> float:
-        """Return the seconds to use for the next move."""
+        """Return the number of seconds to use for the next move."""
         seconds, stones = self.remaining(color)
         return RESERVE * (seconds / stones if stones else max(seconds / LEFT, self.byo / max(self.stones, 1)))
 
     def use(self, color: int, used: float) -> None:
-        """Subtract the seconds that a move took. The move that uses up the main time is the first of a byo-yomi period,
-        and its excess over the main time is subtracted from that period.
+        """Subtract the seconds that a move took. If the move uses up the main time, it is the first move of a byo-yomi
+        period. Its seconds beyond the main time are subtracted from that period.
         """
         seconds, stones = self.remaining(color)
         seconds -= used
@@ -296,8 +313,10 @@ Answer = str | Iterator[str] | None  # None: an empty answer
 
 
 class GtpEngine:
-    """Answers GTP commands, one line after another. simulations: most simulations per search; a clock can end a search
-    earlier. resign: the engine resigns if the values of the root and of the most visited move are below this.
+    """Answers GTP commands, one line after another.
+
+    simulations: most simulations per search. A clock can end a search earlier.
+    resign: value below which the engine resigns, if the root and the most visited move are both below it.
     """
 
     def __init__(self, policy: SearchPolicy, simulations: int, version: str, resign: float = records.NEVER):
@@ -331,8 +350,8 @@ class GtpEngine:
         }
 
     def answer(self, line: str) -> Iterator[str]:
-        """Yield the answer to a line in pieces; nothing for a line without a command. An endless analysis yields pieces
-        until the caller stops; the caller then writes the empty line that ends the answer.
+        """Yield the answer to a command line, piece by piece. A line without a command has no answer. An endless
+        analysis yields pieces until the caller stops. The caller then writes the empty line that ends the answer.
         """
         words = "".join(c if c.isprintable() else " " if c == "\t" else "" for c in line.partition("#")[0]).split()
         number = words.pop(0) if words and words[0].isdecimal() else ""
@@ -353,7 +372,7 @@ class GtpEngine:
         yield from found
 
     def warm(self) -> None:
-        """Search a little, so that nothing is compiled or allocated while the clock of a move runs."""
+        """Search a little before the first move, so that no code is compiled while the clock of a move runs."""
         for search in itertools.islice(self._think(BLACK), WARM):
             analysis_line(search, self.game.name)
             move_or_pass(self.game, BLACK, search, search.look(np.array([0])))
@@ -410,7 +429,7 @@ class GtpEngine:
         return self._decide(color, search)
 
     def _think(self, color: int) -> Iterator[Search]:
-        """Yield the search for a move after each of its steps, until it is complete or out of time."""
+        """Yield the search for a move after each step of the search, until it is complete or the time is used up."""
         until = time.monotonic() + (self.clock.per_move(color) if self.clock else math.inf)
         simulate(self.policy, self.simulations)
         for search in self.policy.grow(self.game.position(color)[None]):
@@ -419,7 +438,7 @@ class GtpEngine:
                 return
 
     def _decide(self, color: int, search: Search) -> int:
-        """Return the move, or GIVES_UP to resign: never before the color's first move, or if a pass ends the game."""
+        """Return the move, or GIVES_UP to resign, but not before the color's first move or if a pass ends the game."""
         found = search.look(np.array([0]))
         action = move_or_pass(self.game, color, search, found)
         ends = action == self.game.board.cells and self.game.passed(3 - color)
@@ -427,7 +446,7 @@ class GtpEngine:
         return GIVES_UP if begun and not ends and outlook(found) < self.resign else action
 
     def _make(self, color: int, action: int, begun: float) -> str:
-        """Make the move and return its name. begun: time when the move's clock started."""
+        """Make the move, and return its name. begun: time at which the clock of this move started."""
         if action != GIVES_UP:
             self.game.play(color, action)
         if self.clock:
@@ -442,15 +461,15 @@ class GtpEngine:
         return "0" if lead == 0 else f"{'B' if lead > 0 else 'W'}+{abs(lead):g}"
 
     def do_final_status_list(self, words: list[str]) -> str:
-        """List the stones with a status. All stones are alive, because the board is scored as it stands."""
+        """List the stones of a status. All stones are alive, because the board is scored as it stands."""
         if not words or words[0] not in STATUS:
             raise GtpError("syntax error")
         cells = np.flatnonzero(self.game.stones()).tolist() if words[0] == "alive" else []
         return "\n".join(map(self.game.name, cells))
 
     def _asked(self, words: list[str]) -> tuple[int, float]:
-        """Return the color and the seconds between lines of an analysis. words: color, interval in 1/100 s, and pairs
-        of key and value, of which only the key `interval` counts. Raises GtpError.
+        """Return the color, and the seconds between two lines of an analysis. words: a color, an interval in 1/100 s,
+        and pairs of key and value. Of the keys, only `interval` counts. Raises GtpError: the interval cannot be read.
         """
         rest = [word.lower() for word in words]
         color = COLORS[rest.pop(0)] if rest and rest[0] in COLORS else self.game.to_move
@@ -468,7 +487,7 @@ class GtpEngine:
         return self._lines(True, *self._asked(words))
 
     def _lines(self, plays: bool, color: int, every: float) -> Iterator[str]:
-        """Yield an analysis line every `every` s, and "" at other steps; end with the move if `plays`, else never."""
+        """Yield an analysis line every `every` s, and "" at other steps. If `plays`, end with the move, else never."""
         begun = shown = time.monotonic()
         for search in self._think(color) if plays else self._ponder(color):
             if time.monotonic() < shown + every:
@@ -480,7 +499,7 @@ class GtpEngine:
         yield f"play {self._make(color, self._decide(color, search), begun)}\n\n"
 
     def _ponder(self, color: int) -> Iterator[Search]:
-        """Yield a search of ANALYSED simulations after each of its steps, and again and again after its end."""
+        """Yield a search of ANALYSED simulations after each of its steps. After its end, yield it again and again."""
         simulate(self.policy, ANALYSED)
         for search in self.policy.grow(self.game.position(color)[None]):
             yield search
@@ -490,7 +509,7 @@ class GtpEngine:
 
 
 def _read_words(words: list[str], *kinds: Callable[[str], Any]) -> list[Any]:
-    """Convert each of the first words by its function in `kinds`. Raises GtpError."""
+    """Convert each of the first words with the function of the same place in `kinds`. Raises GtpError: a wrong word."""
     if len(words) < len(kinds):
         raise GtpError("syntax error")
     return [kind(word) for kind, word in zip(kinds, words, strict=False)]
@@ -519,7 +538,7 @@ def _number(word: str) -> float:
 
 
 def answer_lines(engine: GtpEngine, source: TextIO, out: TextIO) -> None:
-    """Answer line by line until `quit` or the end of the source. An analysis ends when another line arrives."""
+    """Answer the lines of `source` until the command `quit` or the end. An analysis ends when the next line arrives."""
     if isinstance(source, io.TextIOWrapper):
         source.reconfigure(errors="replace")  # an invalid byte does not end the input
     lines = queue.Queue[str | None]()
@@ -543,7 +562,7 @@ def _read(source: TextIO, lines: queue.Queue[str | None]) -> None:
 
 
 def main(open_engine: Callable[[], GtpEngine]) -> None:
-    """Answer commands from stdin on stdout; all other output goes to stderr. Warm up before any clock runs."""
+    """Answer GTP commands from stdin on stdout. All other output goes to stderr. Warm up before any clock runs."""
     out = sys.stdout
     with contextlib.redirect_stdout(sys.stderr):
         engine = open_engine()

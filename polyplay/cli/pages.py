@@ -1,4 +1,4 @@
-"""Web pages served to this machine only: their routes, and the checks that guard them."""
+"""Web applications that serve the pages of `watch` and `play` to this machine only, and the checks that guard them."""
 
 from __future__ import annotations
 
@@ -37,15 +37,16 @@ HEADERS = {
 
 
 async def add_headers(request: Request, answer: RequestResponseEndpoint) -> Response:
-    """Answer a request, with HEADERS added."""
+    """Answer a web request, and add the security HEADERS to the answer."""
     response = await answer(request)
     response.headers.update(HEADERS)
     return response
 
 
 def page_application(folder: Path, routes: Sequence[Route]) -> Starlette:
-    """Return a web application with the files of a page, index.html at its root, the files that all pages share, and
-    these routes. It refuses requests to other host names, which a foreign page could resolve to this machine.
+    """Return a web application that serves one page. It has the page's files (index.html at the root), the files that
+    all pages share, and these routes. It refuses requests to other host names, because the page of a foreign site could
+    make such a name point to this machine.
     """
     files = [*sorted(path for path in folder.iterdir() if path.is_file()), *SHARED]
     names = {path: "/" if path.name == INDEX else f"/{path.name}" for path in files}
@@ -59,7 +60,7 @@ def page_application(folder: Path, routes: Sequence[Route]) -> Starlette:
 
 
 def answer_if_new(request: Request, state: object) -> Response:
-    """Answer with a page's state as JSON, or with status 304 if the page already has this state."""
+    """Answer with a page's state as JSON. If the page already has this state, answer with status 304 instead."""
     text = json.dumps(to_plain(state))
     tag = f'"{hashlib.sha256(text.encode()).hexdigest()[:32]}"'
     if request.headers.get("if-none-match") == tag:
@@ -79,20 +80,20 @@ ASKS: dict[str, tuple[Callable[[Path], bool], str]] = {
 
 
 class Runs:
-    """The runs that a page shows. Requests arrive on several threads; a lock lets one thread read at a time."""
+    """The runs that a page shows. Requests come from several threads, so a lock lets one at a time read files."""
 
     def __init__(self, directories: list[Path], token: str):
         self.readers = [RunReader(directory) for directory in directories]
         self.token, self.lock = token, threading.Lock()
 
     def state(self, request: Request) -> Response:
-        """Answer with everything the page shows, or with 304 if nothing has changed."""
+        """Answer with everything that the page shows, or with status 304 if nothing has changed."""
         with self.lock:
             state = [reader.state() for reader in self.readers]
         return answer_if_new(request, state)
 
     def ask(self, request: Request) -> Response:
-        """Pass a request that ASKS names to a run, if the request has the right token."""
+        """Pass the page's request to stop a run, or to save a checkpoint, on to the run, if the token is right."""
         if not hmac.compare_digest(request.headers.get(TOKEN, "").encode(), self.token.encode()):
             return JSONResponse({"answer": "the token is missing or wrong: open the URL that was printed"}, 403)
         index, asked = request.path_params["index"], ASKS.get(request.path_params["what"])
@@ -104,7 +105,7 @@ class Runs:
 
 
 def watch_application(directories: list[Path], token: str) -> Starlette:
-    """Return the web application that shows these runs."""
+    """Return the web application of `polyplay watch`, which shows these runs."""
     runs = Runs(directories, token)
     routes = [Route("/state", runs.state), Route("/runs/{index:int}/{what}", runs.ask, methods=["POST"])]
     return page_application(WATCH, routes)
@@ -118,7 +119,7 @@ FROM_PAGE = "x-polyplay"  # header of the page's own requests; browsers forbid i
 
 
 def play_application(session: PlaySession) -> Starlette:
-    """Return the web application for one game."""
+    """Return the web application of `polyplay play`, on which a person plays one game."""
     requests: dict[str, Callable[[Row], None]] = {
         "move": lambda given: session.move(
             _whole(given, "action", session.board.actions), _whole(given, "ply", 1 << 16)

@@ -1,4 +1,4 @@
-"""play: the command line, and the moves of a game. The web page needs polyplay[watch]."""
+"""play: play a board game against a run's agent, on a web page (needs polyplay[watch]), in the terminal, or by GTP."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class MoveList:
-    """The moves of a game from its start, with the position before each."""
+    """A game as the list of its moves. It also has the position before each move, and the present position."""
 
     def __init__(self, board: Game):
         self.board = board
@@ -31,12 +31,12 @@ class MoveList:
 
     @property
     def record(self) -> np.ndarray:
-        """The present position, int8 [record]."""
+        """The present position as an array (record), int8 [record]."""
         return self.records[-1]
 
     @property
     def mover(self) -> int:
-        """Player to move: 0 the first, 1 the second."""
+        """Player whose turn it is: 0 is the first player, 1 is the second."""
         return records.mover(self.record)
 
     @property
@@ -49,17 +49,17 @@ class MoveList:
 
     @property
     def margin(self) -> float | None:
-        """Points by which a finished game was won; None before the end, or if points do not count."""
+        """Points by which a finished game was won. None before the end, or if the game has no points."""
         return None if self.result == records.GOES_ON else self.board.margin(self.record)
 
     def owners(self) -> list[int]:
-        """Return each cell's owner in a finished game of Go: 1 the first player, 2 the second, 0 neither; else []."""
+        """Return each cell's owner in a finished game of Go: 1 the first player, 2 the second, 0 neither. Else []."""
         if self.result == records.GOES_ON or not isinstance(self.board, Go):
             return []
         return self.board.owners(self.record).tolist()
 
     def play(self, action: int) -> None:
-        """Play a move. Raises ValueError: the move is not legal."""
+        """Play a move for the player whose turn it is. Raises ValueError: the move is not legal."""
         if action not in self.legal:
             raise ValueError("this move is not legal")
         record = self.record.copy()
@@ -74,12 +74,12 @@ class MoveList:
             self.result = records.GOES_ON
 
     def undoable(self, person: int) -> int:
-        """Return how many moves to undo to reach the last turn of player `person` again; 0 without such a turn."""
+        """Return how many moves to take back until it is the turn of player `person` again, or 0 if it never was."""
         turns = [ply for ply in range(len(self.moves)) if records.mover(self.records[ply]) == person]
         return len(self.moves) - turns[-1] if turns else 0
 
     def line(self) -> list[int]:
-        """Return the cells of the winning lines, in order; [] without a winner."""
+        """Return the cells of the winner's lines in order, or [] if there is no winner."""
         if self.result != records.WON or not isinstance(self.board, KInARow):
             return []
         cells, found = self.board.stones(self.record).reshape(self.board.rows, self.board.columns), set[int]()
@@ -125,7 +125,7 @@ class PageOptions:
 
 
 def command(words: list[str]) -> None:
-    """Serve the page until Ctrl-C, play in the terminal, answer a Go program, or show recorded games."""
+    """Run `polyplay play`: serve the page until Ctrl-C, play in the terminal, speak GTP, or list recorded games."""
     directory, options, _ = run_and_options(PageOptions, words, "play", (GamesOptions,))
     if isinstance(options, GamesOptions):
         show_games(directory, options)
@@ -151,7 +151,7 @@ def command(words: list[str]) -> None:
 
 
 def open_engine(directory: Path, options: PageOptions) -> GtpEngine:
-    """Return the run's agent as an engine that speaks GTP. Raises UserError: the run does not play Go."""
+    """Return an engine with which a run's agent answers GTP commands. Raises UserError: the run does not play Go."""
     from polyplay import __version__
     from polyplay.cli.gtp import GtpEngine
 
@@ -163,7 +163,9 @@ def open_engine(directory: Path, options: PageOptions) -> GtpEngine:
 
 
 def resign_value(given: str, found: Path) -> float:
-    """Return the value below which an agent resigns: given by --resign, or learned and stored in the checkpoint."""
+    """Return the value below which an agent resigns. --resign gives it; otherwise the agent has learned it in
+    self-play, and the checkpoint stores it.
+    """
     from polyplay.search.self_play import learned_value
 
     fixed = records.ResignOptions.parse(given).v
@@ -171,7 +173,7 @@ def resign_value(given: str, found: Path) -> float:
 
 
 def open_session(directory: Path, options: PageOptions) -> PlaySession:
-    """Return a new game against the run's agent, for a page. Raises UserError: the page cannot show this game."""
+    """Return a new game against a run's agent, for a web page. Raises UserError: the page cannot show this game."""
     from polyplay.cli.play_session import PlaySession
 
     player, first, found, system = open_player(directory, options)
@@ -183,8 +185,8 @@ def open_session(directory: Path, options: PageOptions) -> PlaySession:
 
 
 def open_player(directory: Path, options: PageOptions) -> tuple[SearchPolicy, int, Path, str]:
-    """Return (the agent, simulations per search, the checkpoint, the system). Raises UserError: no usable checkpoint,
-    or the agent does not search.
+    """Return a run's agent, its simulations per search, the checkpoint, and the system's name. Raises UserError: there
+    is no usable checkpoint, or the agent does not search.
     """
     from polyplay.acting import play
     from polyplay.evaluation.agent import open_run

@@ -1,4 +1,4 @@
-"""A game between a person and an agent: on a page, where a thread searches every position, or by typed moves."""
+"""A game between a person and an agent: on a web page, where a thread searches every position, or in the terminal."""
 
 from __future__ import annotations
 
@@ -27,8 +27,10 @@ Verdict = tuple[int, int]  # (1: the mover wins, 0: a draw, -1: the mover loses;
 
 
 class PlaySession:
-    """One game between a person and an agent. about: facts about the agent for the page. Any thread may call the
-    methods. A method that changes the game raises ValueError if the change is not possible now.
+    """One game between a person and an agent on a web page, as `polyplay play` serves it.
+
+    Any thread may call the methods. A method that changes the game raises ValueError if the change is not possible now.
+    about: facts about the agent that the page shows.
     """
 
     def __init__(self, policy: SearchPolicy, simulations: int, about: Row):
@@ -42,7 +44,7 @@ class PlaySession:
 
     @contextmanager
     def _changing(self) -> Iterator[None]:
-        """Allow changes of the game within this context, then wake the agent's thread."""
+        """Allow changes of the game inside a `with` block. At its end, wake the agent's thread."""
         with self.changed:
             yield
             self.version += 1
@@ -57,14 +59,14 @@ class PlaySession:
     # -------------------------------------------------------------------------------- what a person does
 
     def move(self, action: int, ply: int) -> None:
-        """Play the person's move in the position after `ply` moves."""
+        """Play the person's move. The move is for the position after `ply` moves."""
         with self._changing():
             if self.game.result != records.GOES_ON or ply != len(self.game.moves) or self.game.mover != self.person:
                 raise ValueError("it is not your turn")
             self.game.play(action)
 
     def undo(self) -> None:
-        """Take back moves up to the person's last turn."""
+        """Take back all moves since the person's last turn, and that turn's move too."""
         with self._changing():
             n = self.game.undoable(self.person)
             if not n:
@@ -73,17 +75,17 @@ class PlaySession:
             self.found = {ply: found for ply, found in self.found.items() if ply <= len(self.game.moves)}
 
     def restart(self, person: int) -> None:
-        """Start a new game, in which the person is the first player (0) or the second (1)."""
+        """Start a new game. The person is the first player (0) or the second player (1)."""
         with self._changing():
             self.game, self.person, self.found = MoveList(self.board), person, {}
 
     def take_side(self, person: int) -> None:
-        """Let the person be the first player (0) or the second (1), and the agent the other one."""
+        """Let the person be the first player (0) or the second player (1). The agent takes the other side."""
         with self._changing():
             self.person = person
 
     def simulate(self, simulations: int) -> None:
-        """Set the simulations per search, also for this position."""
+        """Set the number of simulations per search. It also applies to the present position."""
         with self._changing():
             self.simulations = simulations
 
@@ -107,14 +109,14 @@ class PlaySession:
                     self.trouble = trouble if self.version == version else self.trouble
 
     def _wanted(self) -> bool:
-        """Tell whether to search: the position has no complete search of this size yet, or the agent is to move."""
+        """Tell whether to search: it is the agent's turn, or this position has no complete search of this size yet."""
         if self.game.result != records.GOES_ON or self.trouble:
             return False
         found = self.found.get(len(self.game.moves))
         return self.game.mover != self.person or not (found and found["over"] and found["asked"] == self.simulations)
 
     def _search(self, version: int, simulations: int, record: np.ndarray) -> None:
-        """Search `record` until the game changes, and move if it is the agent's turn."""
+        """Search the position `record`. Stop if the game changes. At the end, move if it is the agent's turn."""
         simulate(self.policy, simulations)
         shown = -EVERY
         for search in self.policy.grow(record[None]):
@@ -164,7 +166,7 @@ class PlaySession:
             }
 
     def _solved(self) -> Row:
-        """Return the solver's verdicts on the moves of this position."""
+        """Return what the solver says of each move in this position: whether it wins, draws or loses, and when."""
         record, key = self.game.record, self.game.record.tobytes()
         if not self.why_unsolved and self.game.result == records.GOES_ON and key not in self.solved:
             found = solver()
@@ -173,21 +175,21 @@ class PlaySession:
         return {"verdicts": self.solved.get(key, {}), "why_not": self.why_unsolved}
 
     def _value(self, ply: int) -> float | None:
-        """Return a position's value for the first player: the result of a finished game, else the search's value."""
+        """Return a position's value for the first player: the result of a finished game, or else the search's value."""
         if ply == len(self.game.moves) and self.game.result != records.GOES_ON:
             return 0.0 if self.game.winner is None else 1.0 - 2.0 * self.game.winner
         return self.found[ply]["value"] if ply in self.found else None
 
 
 class TerminalGame:
-    """A game between a person and an agent, by moves typed in the terminal."""
+    """A game between a person and an agent in the terminal. The person types moves."""
 
     def __init__(self, policy: SearchPolicy, simulations: int):
         self.policy, self.board, self.game, self.person = policy, policy.board, MoveList(policy.board), 0
         simulate(policy, simulations)
 
     def run(self) -> None:
-        """Play until the input ends."""
+        """Play until the input ends. The person types moves or commands such as undo."""
         print(f"{self.board.title}. {self.board.goal}{' ' * bool(self.board.goal)}You move first.")
         self._help()
         with suppress(EOFError):
@@ -204,7 +206,7 @@ class TerminalGame:
         print()
 
     def _action(self, typed: str) -> int | None:
-        """Return the legal move of this name or, in a game of columns, of this column's number from 1; else None."""
+        """Return the legal move with this name, or None. In a game of columns, a column has its number from 1 too."""
         columns = isinstance(self.board, KInARow) and self.board.gravity
         names = {str(action + 1): action for action in self.game.legal if columns}
         return (names | {self.board.move_name(action): action for action in self.game.legal}).get(typed)
@@ -228,7 +230,7 @@ class TerminalGame:
         self.person = 1 - self.person
 
     def _show(self) -> None:
-        """Play the agent's moves and print the board."""
+        """Let the agent play as long as it is the agent's turn, and print the board."""
         while self.game.legal and self.game.mover != self.person:
             moves, values = self.policy.choose(self.game.record[None])
             self.game.play(int(moves[0]))
@@ -242,14 +244,16 @@ class TerminalGame:
 
 
 def simulate(policy: SearchPolicy, simulations: int) -> None:
-    """Set the simulations per search, and the number of leaves evaluated at once."""
+    """Set the number of simulations per search, and the number of tree leaves that are evaluated at once."""
     leaves = max(1, min(LEAVES, simulations // SHARE))
     if (policy.options.simulations, policy.options.leaves) != (simulations, leaves):
         policy.simulate(simulations, leaves)
 
 
 def report(search: Search) -> Row:
-    """Return the state of one game's search. `q` is for the player to move, `value` and `raw` for the first player."""
+    """Return what a search of one game has found so far. The values `q` are for the player to move. The values `value`
+    and `raw` are for the first player.
+    """
     found = search.look(np.array([0]))
     sign = 1 - 2 * records.mover(found.records[0])
     return {

@@ -1,4 +1,4 @@
-"""plot: learning curves of runs, and the style of all charts. Needs polyplay[plots]."""
+"""plot: draw learning curves of runs. This module also has the style of all charts. Needs polyplay[plots]."""
 
 from __future__ import annotations
 
@@ -36,7 +36,9 @@ FILES = ("config.json", GAMES)  # a run has at least one of these files; runs of
 
 @dataclass(frozen=True, eq=False)
 class Curve:
-    """Learning curve of a run: mean return of its last games, at each game's end. across: axis → positions."""
+    """Learning curve of a run: the mean return of its last games, at the end of each game.
+    across: positions of these ends on each axis, by axis (frames, steps, minutes, …).
+    """
 
     label: str
     env: str
@@ -47,7 +49,7 @@ class Curve:
 
 
 def find_runs(place: Path) -> list[Path]:
-    """Return the run `place`, or else the runs inside it, seed-2 before seed-10. Raises UserError: no run."""
+    """Return the run `place`, or else the runs inside it, seed-2 before seed-10. Raises UserError: there is no run."""
     if any((place / name).is_file() for name in FILES):
         return [place]
     inside = {path.parent for deep in run_files.INSIDE for name in FILES for path in place.glob(f"{deep}/{name}")}
@@ -57,13 +59,13 @@ def find_runs(place: Path) -> list[Path]:
 
 
 def _natural(path: Path) -> list[tuple[str, int]]:
-    """Return a sort key: seed-2 comes before seed-10."""
+    """Return a key by which paths are sorted, so that seed-2 comes before seed-10."""
     return [(text, int(number or 0)) for text, number in re.findall(r"(\D*)(\d*)", str(path))]
 
 
 def read_curves(place: Path, games: int = WINDOW) -> list[Curve]:
-    """Return the curve of each run at `place`; print a line about each run without games. Raises UserError: no run has
-    games.
+    """Return the learning curve of each run at `place`. For each run without games, print a line that says so. Raises
+    UserError: no run has games.
     """
     found, missing = list[Curve](), list[UserError]()
     for run in find_runs(place):
@@ -79,8 +81,8 @@ def read_curves(place: Path, games: int = WINDOW) -> list[Curve]:
 
 
 def read_curve(run: Path, games: int = WINDOW) -> Curve:
-    """Return a run's curve: over all its games, or over its reports if it has no games. Games that a resumed run
-    repeats count once. Raises UserError: no game has ended.
+    """Return the learning curve of one run. It is read from the run's games, or from its reports if it has no games. If
+    a resumed run repeats games, they count once. Raises UserError: no game has ended.
     """
     by_hand, place = not (run / "config.json").exists(), run.resolve()
     name = place.parent.name if place.name.startswith("seed-") else place.name  # runs of several seeds share a name
@@ -103,13 +105,13 @@ def read_curve(run: Path, games: int = WINDOW) -> Curve:
 
 
 def _settings(config: Row) -> Row:
-    """Return a run's settings and its options that change what is learned."""
+    """Return a run's settings, and those of its run options that change what is learned."""
     options = config.get("options", {})
     return {**{name: options[name] for name in LEARNED if name in options}, **config["config"]}
 
 
 def read_task_curves(run: Path, games: int = WINDOW) -> list[Curve]:
-    """Return a curve per task, over the task's share of the run's frames; [] for a run with one task."""
+    """Return a learning curve for each task of a run, over the task's share of frames; [] for a run with one task."""
     config = run_files.read_config(run) if (run / "config.json").exists() else {"config": {}}
     words, found = task_words(config["config"].get("env")), list[Curve]()
     rows = run_files.current_rows(run / GAMES, "episodic_return", "steps") if words else []
@@ -129,7 +131,7 @@ def read_task_curves(run: Path, games: int = WINDOW) -> list[Curve]:
 
 
 def thin(x: np.ndarray, most: int) -> np.ndarray:
-    """Return indices of up to `most` points to draw, evenly spread; of points with equal `x`, the last counts."""
+    """Return indices of up to `most` points, evenly spread, to draw. Of points with equal `x`, the last one counts."""
     last = np.flatnonzero(np.append(x[1:] != x[:-1], len(x) > 0))
     return np.unique(last[np.linspace(0, len(last) - 1, min(most, len(last))).astype(int)])
 
@@ -145,7 +147,7 @@ Band = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]  # positions, mean 
 
 
 def pools_of(found: Sequence[Curve]) -> list[list[Curve]]:
-    """Group curves of the same system and configuration, in order of first appearance."""
+    """Put curves into groups (pools) of the same system and configuration, in order of first appearance."""
     pools = dict[tuple[str, str], list[Curve]]()
     for curve in found:
         pools.setdefault((curve.label, json.dumps(curve.settings, sort_keys=True)), []).append(curve)
@@ -153,8 +155,8 @@ def pools_of(found: Sequence[Curve]) -> list[list[Curve]]:
 
 
 def names_of(pools: Sequence[Sequence[Curve]]) -> list[str]:
-    """Return the name of each pool of curves: the system, the environment if there are several, and the settings in
-    which pools of the same system differ.
+    """Return a name for each pool (curves of runs that differ only in their seed). It has the system, the environment
+    if there are several, and the settings in which pools of the same system differ.
     """
     heads = [pool[0] for pool in pools]
     several = len({head.env for head in heads}) > 1
@@ -169,12 +171,14 @@ def _own_settings(head: Curve, heads: Sequence[Curve]) -> list[str]:
 
 
 def band_name(band: str, n: int) -> str:
-    """Return the name of the band around the mean of n runs."""
+    """Return the name of the band that is drawn around the mean of n runs: an interval, or the range."""
     return interval_name(n) if band == "interval" else "range"
 
 
 def pool_curves(runs: Sequence[Curve], axis: str, band: str) -> Band | None:
-    """Return mean and band where all runs have a return; None for one run, or if their ranges do not overlap."""
+    """Return the mean of several runs, and the band around it, at the positions where all runs have a return. Return
+    None for a single run, or if the runs have no positions in common.
+    """
     across = [run.across[axis] for run in runs]
     begin, end = max(x[0] for x in across), min(x[-1] for x in across)
     if len(runs) < 2 or begin >= end:
@@ -218,13 +222,13 @@ class PlotOptions:
 
 
 def check_name(picture: str, option: str) -> None:
-    """Raise UserError if the name does not end in .png, .svg or .pdf."""
+    """Raise UserError if the file name of an image does not end in .png, .svg or .pdf."""
     if not picture.endswith(PICTURES):
         raise UserError(f"{option} {picture}: must end in {', '.join(PICTURES[:-1])} or {PICTURES[-1]}")
 
 
 def command(words: list[str]) -> None:
-    """Write the chart, print its name, and report on standard error if it replaces a file."""
+    """Run `polyplay plot`: write the chart and print its name. If the chart replaces a file, say so on stderr."""
     about = "RUN: directories of runs, or of several seeds."
     runs, options, _ = parse_words(PlotOptions, words, "polyplay plot RUN …", about, several=True)
     figure = draw_curves([Path(run) for run in runs], options)
@@ -232,7 +236,7 @@ def command(words: list[str]) -> None:
 
 
 def print_picture(figure: Figure, out: Path, option: str) -> None:
-    """Write a chart, print its name, and report on standard error if it replaces a file."""
+    """Write a chart to a file and print its name. If the chart replaces a file, say so on standard error."""
     there = out.exists()
     write_figure(figure, out, option)
     print(out)
@@ -241,13 +245,13 @@ def print_picture(figure: Figure, out: Path, option: str) -> None:
 
 
 def curves(runs: Sequence[Path], out: Path, games: int = 100) -> Path:
-    """Write a chart of learning curves; see `draw_curves`."""
+    """Write a chart of the runs' learning curves to the file `out`. See `draw_curves`."""
     write_figure(draw_curves(runs, PlotOptions(games=games)), out)
     return Path(out)
 
 
 def write_figure(figure: Figure, out: Path, option: str = "--out") -> None:
-    """Write a figure. Raises UserError: the directory does not exist, or the file cannot be written there."""
+    """Write a figure to an image file. Raises UserError: the directory does not exist, or cannot be written to."""
     try:
         figure.savefig(out)
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError, PermissionError) as e:
@@ -256,8 +260,8 @@ def write_figure(figure: Figure, out: Path, option: str = "--out") -> None:
 
 
 def draw_curves(runs: Sequence[Path], options: PlotOptions | None = None) -> Figure:
-    """Draw return over frames and over wall time, or over `options.x` alone. Each system and configuration, or each
-    label, has its color. Raises UserError: nothing to draw.
+    """Draw the learning curves of runs: return over frames and over wall time, or only over `options.x`. Each system
+    and configuration, or each label, has its own color. Raises UserError: there is nothing to draw.
     """
     options = options or PlotOptions()
     if not runs:
@@ -283,7 +287,7 @@ def draw_curves(runs: Sequence[Path], options: PlotOptions | None = None) -> Fig
 
 
 def _draw_tasks(by_run: Sequence[Sequence[Curve]], options: PlotOptions) -> Figure:
-    """Draw a panel per task, with the curves of all runs that play it, over the task's own frames."""
+    """Draw a panel for each task, with the curves of all runs that play the task, over the task's own frames."""
     found = [curve for of in _labeled(by_run, options.label, keep_env=True) for curve in of]
     tasks, axis = list(dict.fromkeys(curve.env for curve in found)), options.x or "frames"
     wide = min(COLUMNS, len(tasks))
@@ -313,7 +317,7 @@ def _draw_tasks(by_run: Sequence[Sequence[Curve]], options: PlotOptions) -> Figu
 
 
 def _labeled(by_run: Sequence[Sequence[Curve]], labels: Sequence[str], keep_env: bool = False) -> list[list[Curve]]:
-    """Return each RUN's curves, named by the RUN's label, not by settings. Raises UserError: not one label per RUN."""
+    """Return the curves of each RUN, named by its label, not by settings. Raises UserError: not one label per RUN."""
     if not labels:
         return [list(found) for found in by_run]
     if len(labels) != len(by_run):
@@ -327,7 +331,7 @@ def _labeled(by_run: Sequence[Sequence[Curve]], labels: Sequence[str], keep_env:
 
 
 def blank_figure(what: str, height: float) -> Figure:
-    """Return a figure 10 inches wide. Raises UserError: `what` needs matplotlib, which is not installed."""
+    """Return an empty figure that is 10 inches wide. Raises UserError: `what` needs matplotlib, which is missing."""
     try:
         from matplotlib.figure import Figure
     except ImportError:
@@ -350,7 +354,10 @@ def _draw(panel: Axes, axis: str, name: str, color: str, runs: Sequence[Curve], 
 
 
 def dress(axes: Axes, across: str, title: str = "", up: str = "", from_zero: bool = True, counts: bool = False) -> None:
-    """Style a panel. across, up: axis labels. from_zero: horizontal axis starts at 0. counts: shorten its numbers."""
+    """Style a panel of a chart. across, up: labels of its horizontal and vertical axes.
+    from_zero: whether the horizontal axis starts at 0.
+    counts: whether to shorten the numbers on the horizontal axis.
+    """
     axes.set_xlabel(across, color=INK)
     axes.set_ylabel(up, color=INK)
     axes.set_title(title, loc="left", color=INK, fontsize=11)

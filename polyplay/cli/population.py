@@ -1,4 +1,4 @@
-"""runs RUN: tables and charts of a population's members, of a league's agents, and of an agent's rated versions."""
+"""runs RUN: print and draw rankings of a population's members, a league's agents, or an agent's rated versions."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ TOP, LOW, SQUARE = 3.4, 1.8, 2.4  # heights in inches: top panel, panel of a cha
 
 
 def member_curve(directory: Path, population: Row, rows: Sequence[Row], member: int) -> np.ndarray:
-    """Return a member's agent steps and scores, float64 [n, 2]: running means of games, or evaluations; without either,
-    the scores at the decisions about the member.
+    """Return the agent steps and scores of a member (one run of a population), float64 [n, 2]. The scores are running
+    means of games, or evaluations. If there are neither, they are the scores at the decisions about the member.
     """
     games = population["score"] != "evaluations"
     column = "episodic_return" if games else "episodic_return_mean"
@@ -52,14 +52,17 @@ def member_curve(directory: Path, population: Row, rows: Sequence[Row], member: 
 
 
 def _place(value: Any) -> Any:
-    """Return a hyperparameter's position on an axis: a number itself, any other value as text."""
+    """Return a hyperparameter's position on an axis. A number is its own position; other values become text."""
     return value if type(value) in (int, float) else str(value)
 
 
 def draw_scores(
     axes: Axes, rows: Sequence[Row], line: Sequence[store.Segment], curves: Mapping[int, np.ndarray]
 ) -> None:
-    """Draw members' scores over agent steps, and copies. line: the winner's ancestors. curves: member → its curve."""
+    """Draw the members' scores over agent steps, and the copies that members made of each other.
+    line: the ancestors of the winner (the best member).
+    curves: curve of each member, by its number.
+    """
     for curve in curves.values():
         axes.plot(*curve.T, color=GRAY, linewidth=THIN, zorder=1)
     for row in rows:
@@ -79,7 +82,7 @@ def draw_scores(
 def _draw_steps(
     axes: Axes, parts: Sequence[tuple[float, Any]], end: float, color: str, width: float, up: int = 1
 ) -> None:
-    """Draw a hyperparameter's values over steps. parts: (first step, value) in order. end: last step of all."""
+    """Draw a hyperparameter's values over agent steps. parts: (first step, value) in order. end: the last step."""
     if parts:
         begins, values = zip(*parts, strict=True)
         x, y = [*begins, end], [*map(_place, values), _place(values[-1])]
@@ -87,8 +90,9 @@ def _draw_steps(
 
 
 def draw_population(directory: Path, population: Row, rows: Sequence[Row]) -> Figure:
-    """Draw members as thin lines, the winner and its ancestors as a strong line, and below them hyperparameter values
-    over steps or, if no value ever changed, scores over values. Raises UserError: nothing to draw yet.
+    """Draw a population. Its members are thin lines, and the winner (best member) with its ancestors is a strong line.
+    Panels below show the hyperparameters' values over steps or, if no value ever changed, the scores over values.
+    Raises UserError: there is nothing to draw yet.
     """
     members, winner = population["members"], store.best_member(population["members"])
     if winner is None:
@@ -123,7 +127,7 @@ def _env(directory: Path) -> str:
 
 
 def _panels(n: int, across: int, height: float) -> tuple[Figure, Axes, list[Axes]]:
-    """Return a figure, a panel over its whole width, and n panels below it, at most `across` per row."""
+    """Return a figure, a panel over its whole width, and n panels below it, at most `across` of them side by side."""
     across = max(1, min(n, across))
     down = -(-n // across)
     figure = blank_figure("--picture", TOP + height * down)
@@ -136,8 +140,8 @@ FEW = 8  # most agents with separate colors
 
 
 def draw_league(directory: Path, history: league_log.LeagueHistory, first: Sequence[Row]) -> Figure:
-    """Draw ratings and copies over matches, and the agents' hyperparameters below. first: each agent's initial values;
-    [] if unknown.
+    """Draw the ratings of a league's agents and their copies over matches, and below them the agents' hyperparameters.
+    first: each agent's initial hyperparameters, or [] if they are not known.
     """
     names = list(first[0]) if first and history.copies else []  # without copies values are constant
     figure, top, panels = _panels(len(names), 3, LOW)
@@ -169,7 +173,7 @@ def draw_league(directory: Path, history: league_log.LeagueHistory, first: Seque
 
 
 def draw_ratings(directory: Path, rated: Sequence[ratings.RatedVersion], references: Mapping[str, float]) -> Figure:
-    """Draw TrueSkill of versions over agent steps, with a band μ ± 2σ, and ratings of reference opponents as lines."""
+    """Draw the TrueSkill of an agent's versions over steps, with a band μ ± 2σ, and lines for reference opponents."""
     figure = blank_figure("--picture", 4.2)
     axes, steps = figure.subplots(), [version.steps for version in rated]
     mu, sigma = np.array([version.skill for version in rated]).T
@@ -188,9 +192,10 @@ Shown = tuple[str, Iterable[RenderableType], Callable[[], "Figure"]]  # title, l
 
 
 def print_ranking(directory: Path, picture: str | None) -> bool:
-    """Print a population's members, best first, and the winner's ancestors; or the agents of a league or ftw run; or
-    the newest version rated by TrueSkill, and references. Draw a chart if `picture` is given. Return False for other
-    runs.
+    """Print the ranking of a run, and return True. Return False if the run has none. If `picture` is given, also draw a
+    chart. For a population, print its members, best first, and the winner's ancestors. For a run of league or ftw,
+    print its agents. For a run that rates its agent by TrueSkill, print the newest rated version and its reference
+    opponents.
     """
     if rated := ratings.read_rated(directory):
         title, lines, draw = _show_ratings(directory, rated)
@@ -239,7 +244,7 @@ def _show_league(directory: Path) -> Shown:
 
 
 def _first_values(directory: Path, history: league_log.LeagueHistory) -> list[Row]:
-    """Return each agent's initial values: those before its first copy, else the present ones. []: no checkpoint."""
+    """Return the initial values of each agent: those before its first copy, or else the present ones. [] if unknown."""
     saved = [path for path in checkpoint.everything(directory) if checkpoint.flaw(path) is None]
     if not saved:
         return []

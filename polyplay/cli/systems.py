@@ -1,4 +1,4 @@
-"""systems, runs, check: list and test systems, runs and environments."""
+"""systems, runs, check: list systems and runs, and test environments."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ polyplay systems --new NAME         write NAME.py, a system that trains as it is
 
 
 def command(words: list[str]) -> None:
-    """Print the table of systems, one system or its diagram, or write a template."""
+    """Run `polyplay systems`: print all systems, one system or its diagram, or write the template of a system."""
     from polyplay.runs import flags, options, run
 
     words, drawn = take_option(words, "diagram")
@@ -61,7 +61,7 @@ def command(words: list[str]) -> None:
 
 
 def show_systems() -> None:
-    """Print what each system is good for."""
+    """Print a table of all systems, which says what each one is good for."""
     from polyplay import systems
 
     table = ruled_table("system", "idea", "good for")
@@ -74,7 +74,7 @@ def show_systems() -> None:
 
 
 def show_system(words: Sequence[str]) -> None:
-    """Print the choices, presets and source of one system. Raises UserError: further words."""
+    """Print what one system offers: its choices, presets and source. Raises UserError: there are further words."""
     from polyplay.systems import _presets
 
     page, rest = page_and_words(words, "systems")
@@ -112,7 +112,7 @@ class RunsOptions:
 
 
 def command_runs(words: list[str]) -> None:
-    """Print the table of runs, the ranking of one run, or scores beside published scores."""
+    """Run `polyplay runs`: print a table of runs, the ranking of one run, or scores beside published scores."""
     from polyplay.evaluation.scores import ScoresOptions
 
     about = "RUN: runs, or directories of runs (none: runs/)."
@@ -145,7 +145,7 @@ def command_runs(words: list[str]) -> None:
 
 
 def table_of(rows: Sequence[Row]) -> Table:
-    """Return the table of runs. If a line is too long for the terminal, names wrap, but numbers never do."""
+    """Return a table of runs. If a line is too long for the terminal, names are wrapped, but numbers never are."""
     names = [Column("run", overflow="fold"), Column("system", no_wrap=True), Column("env", overflow="fold")]
     marks = [Column("seed", justify="right", no_wrap=True), Column("state", no_wrap=True)]
     table = ruled_table(*names, *marks, numbers=("frames/steps", "min", "return", "best"))
@@ -188,7 +188,9 @@ class CheckOptions:
 
 
 def command_check(words: list[str]) -> int:
-    """Print a finding per rule and task, or repeat a run and print the comparison. Return the exit status."""
+    """Run `polyplay check`: test an environment and print a result for each rule. If a run's directory is given, repeat
+    this run and print the comparison. Return the exit status.
+    """
     if words and (Path(words[0]) / "config.json").exists():
         return _reproduce(words)
     about = "ENV is what train's --env takes. Given a run's directory instead, repeats the run from its delivery log."
@@ -222,7 +224,7 @@ def _reproduce(words: list[str]) -> int:
 
 
 def _check(env: str, trials: Mapping[str, Any], as_row: bool) -> int:
-    """Print the findings of one environment, and return the exit status. Raises UserError."""
+    """Test one environment, print the results, and return the exit status. Raises UserError: a wrong option."""
     try:
         report = env_check.check_env(env, **trials)
     except UserError as e:
@@ -244,7 +246,7 @@ TEMPLATE = Path(__file__).parent / "page" / "system.txt"
 
 
 def write_system(given: Sequence[str]) -> None:
-    """Write a system's template NAME.py into this directory. Raises UserError: the name is taken or not a module's."""
+    """Write a template for a new system to the file NAME.py. Raises UserError: NAME is taken or no module name."""
     if len(given) != 1:
         raise UserError(f"--new '{' '.join(given)}': must be one name, such as my_system")
     name, path = given[0], Path(f"{given[0]}.py")

@@ -1,4 +1,4 @@
-"""tournament: play matches between agents; print two tables, or one JSON object."""
+"""tournament: play matches between trained agents, and print their ratings as two tables or as one JSON object."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ four perfect, in Go gtp:COMMAND, a program that speaks GTP."""
 
 
 def command(words: list[str]) -> None:
-    """Play a tournament. Print a line per pair on standard error; then tables, the best player first, or JSON."""
+    """Run `polyplay tournament`. Print progress on standard error, then tables, the best player first, or JSON."""
     names, options, _ = parse_words(TournamentOptions, words, "polyplay tournament RUN …", ABOUT, several=True)
     result = play_tournament(names, options, lambda line: print(line, file=sys.stderr, flush=True))
     if options.json:
@@ -30,7 +30,7 @@ def command(words: list[str]) -> None:
 
 
 def _print_report(result: Row) -> None:
-    """Print the players, the best first, and the points of each pair."""
+    """Print two tables: the players with their ratings, the best first, and the points of each pair of players."""
     console, placed = default_console(), ({**row, "at": i} for i, row in enumerate(result["players"]))
     players = sorted(placed, key=lambda row: -row["elo"])
     name = Column("player", overflow="fold", min_width=8)

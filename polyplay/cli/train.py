@@ -1,4 +1,4 @@
-"""train, resume, surgery: start, continue and enlarge runs."""
+"""train, resume, surgery: start a run, continue it, or enlarge its network or game."""
 
 from __future__ import annotations
 
@@ -30,8 +30,9 @@ if TYPE_CHECKING:
 
 
 def train_parts(parts: Sequence[SweepPart], train: Callable[[SweepPart], RunResult], directory: str | None) -> int:
-    """Train the runs of a sweep in order, until a signal ends a run; print the summary, and return the worst exit
-    status. train: function that trains one run. directory: parent directory of all runs (None: each run has its own).
+    """Train the runs of a sweep in order, until a signal ends a run. Print a summary; return the worst exit status.
+    train: function that trains one run.
+    directory: parent directory of all runs. None: each run has its own.
     """
     runs, status = dict[Path, str](), 0
     for part in parts:
@@ -57,8 +58,8 @@ def train_parts(parts: Sequence[SweepPart], train: Callable[[SweepPart], RunResu
 
 
 def print_parts(runs: Mapping[Path, str], picture: Path) -> None:
-    """Print a line for each run and, for each combination of values in the grid, the mean return over its seeds, with
-    an interval. Then draw all curves. runs: directory of a run → text of its combination.
+    """Print a line for each run of a sweep. For each combination of values in the grid, also print the mean return over
+    seeds with an interval. Then draw all learning curves. runs: the combination as text, by the directory of the run.
     """
     from polyplay.cli import plot, systems
 
@@ -77,7 +78,7 @@ def print_parts(runs: Mapping[Path, str], picture: Path) -> None:
 
 
 def list_parts(directories: Sequence[Path], file: Path) -> None:
-    """Print the index, the directory and the state of each run of a sweep."""
+    """Print a table with the index, the directory and the state of each run in a sweep."""
     table = ruled_table("part", Column("run", overflow="fold"), Column("state", no_wrap=True))
     for i, directory in enumerate(directories):
         begun = (directory / "config.json").exists()
@@ -87,7 +88,7 @@ def list_parts(directories: Sequence[Path], file: Path) -> None:
 
 
 def choose_part(words: Sequence[str], parts: Sequence[SweepPart]) -> SweepPart:
-    """Return the part whose index --part gives. Raises UserError."""
+    """Return the run (part) of a sweep whose index --part gives. Raises UserError: there is no such index."""
     text = " ".join(words)
     if not re.fullmatch(r"[0-9]{1,9}", text) or int(text) >= len(parts):
         file = parts[0].file.path
@@ -96,9 +97,10 @@ def choose_part(words: Sequence[str], parts: Sequence[SweepPart]) -> SweepPart:
 
 
 def train_sweep(page: Page, words: Sequence[str], sweep: Sweep, number: Sequence[str] | None) -> int:
-    """Train all runs of a sweep, or only the run with index `number`; return the worst exit status. Runs whose
-    directory exists resume; finished runs are not trained again. words: the command line's options, for all runs.
-    Raises UserError, before any run starts.
+    """Train all runs of a sweep, or only one of them, and return the worst exit status. If a run's directory exists,
+    the run resumes. Finished runs are not trained again. Raises UserError, before any run starts: options do not fit.
+    words: options on the command line, which apply to all runs.
+    number: index of the only run to train. None: train all.
     """
     if sweep.seeds is not None and "seed" in _names(words):
         text = f"--seed: given, but there is a run for each of the seeds {' '.join(map(str, sweep.seeds))}"
@@ -125,8 +127,9 @@ def train_sweep(page: Page, words: Sequence[str], sweep: Sweep, number: Sequence
 
 
 def read_files(words: list[str]) -> tuple[list[str], OptionFile | None, Sweep | None]:
-    """Return the command's words without --config and --sweep; the option file, or None; and the sweep, or None. With a
-    file, the first word is the system's name, from the command line or else from the file. Raises UserError.
+    """Read the files that --config and --sweep name. Return the command's words without these two options, the option
+    file or None, and the sweep or None. If there is a file, the first returned word is the system's name, from the
+    command line or else from the file. Raises UserError: a wrong file.
     """
     words, config = take_option(words, "config")
     words, sweep = take_option(words, "sweep")
@@ -144,14 +147,14 @@ def read_files(words: list[str]) -> tuple[list[str], OptionFile | None, Sweep | 
 
 
 def _names(words: Sequence[str]) -> list[str]:
-    """Return the names of the options in these words."""
+    """Return the names of the options among these words of a command line."""
     heads = (word.partition("=")[0] for word in words if word.startswith("-"))
     return [option_file.option_name(head.lstrip("-").removeprefix("no-")) for head in heads]
 
 
 @remembering()
 def command(words: list[str]) -> int:
-    """Train, and return the worst exit status of the runs; 0 if the options are only written to a file."""
+    """Run `polyplay train`. Return the worst exit status of the runs; 0 if only a file of options is written."""
     from polyplay import systems
     from polyplay.workers import process
 
@@ -218,7 +221,7 @@ class ResumeOptions:
 
 
 def command_resume(words: list[str]) -> int:
-    """Resume a run, and return its exit status."""
+    """Run `polyplay resume`: continue a run, and return its exit status."""
     directory, options, given = run_and_options(ResumeOptions, words, "resume")
     from polyplay.runs import run
 
@@ -248,7 +251,7 @@ class SurgeryOptions:
 
 
 def command_surgery(words: list[str]) -> None:
-    """Write the enlarged run, and print the changes."""
+    """Run `polyplay surgery`: write a run with a larger network or game, and print what has changed."""
     directory, options, given = run_and_options(SurgeryOptions, words, "surgery")
     if options.out is None:
         raise errors.UserError(f"surgery takes the directory to write: polyplay surgery {directory} --out RUN2")

@@ -1,4 +1,4 @@
-"""watch: serve a live page of runs. New lines of the runs' files are read in bounded memory."""
+"""watch: serve a web page that shows runs while they train. It reads new lines of the runs' files in bounded memory."""
 
 from __future__ import annotations
 
@@ -34,10 +34,11 @@ SHARES = (*(f"time_{kind}" for kind in KINDS), "cpu")
 
 
 def limit_sentence(row: Row, config: Row, wiring: Row) -> str:
-    """Return a sentence about the run's bottleneck, with its share of time and an option to try; "" without reports.
+    """Return a sentence that names the run's bottleneck (what takes most time), its share of time, and an option to
+    try. Return "" if there are no reports.
 
-    Cores count as idle if workers wait, or if workers are fewer than cores; other programs are assumed to use no core.
-    Busy time is divided in proportion to the workers' times. row: means of the last reports.
+    Cores count as idle if workers wait, or if there are fewer workers than cores. Other programs are assumed to use no
+    core. Busy time is divided in proportion to the workers' times. row: means of the last reports.
     """
     times = {name: row.get(column) or 0.0 for name, (_, column) in BARS.items()}
     busy, workers = sum(times.values()), sum(role["n"] for role in wiring.get("roles", ()))
@@ -61,9 +62,10 @@ GAME = ("wall_seconds", "steps", "episodic_return")  # numbers read of each game
 
 
 def add_point(curve: list[tuple[Any, ...]], row: tuple[Any, ...]) -> None:
-    """Add the point `row` to a curve of (steps, …). It replaces points at the same or later steps, because a resumed
-    run repeats steps, and because of several games that end together only the last counts. A curve of more than 2 ·
-    POINTS points is thinned evenly over steps, and keeps its newest point.
+    """Add the point `row` to a curve, whose points begin with their steps. Points at the same or later steps are
+    removed first. This is because a resumed run repeats steps, and because only the last of several games that end
+    together counts. If the curve has more than 2 · POINTS points, it is thinned evenly over steps, and still has its
+    newest point.
     """
     while curve and curve[-1][0] >= row[0]:
         curve.pop()
@@ -75,8 +77,8 @@ def add_point(curve: list[tuple[Any, ...]], row: tuple[Any, ...]) -> None:
 
 
 class LineReader:
-    """Reader of a file of JSON lines, which calls `add` with each new line. If the file was cut, replaced or removed,
-    it first calls `forget`, because all earlier lines are void.
+    """Reader of a file of JSON lines that grows. It calls `add` with each new line. If the file was cut, replaced or
+    removed, it first calls `forget`, because all lines that it has read are no longer valid.
     """
 
     def __init__(self, path: Path, numbers: tuple[str, ...], add: Callable[[Row], None], forget: Callable[[], None]):
@@ -84,7 +86,7 @@ class LineReader:
         self.offset, self.file = 0, (0, 0)
 
     def read(self) -> None:
-        """Read the next whole lines, up to the end of the file."""
+        """Read all new lines up to the end of the file. An incomplete last line is read later."""
         try:
             with self.path.open("rb") as file:
                 found = os.fstat(file.fileno())
@@ -103,12 +105,12 @@ class LineReader:
 
 
 def is_self_play(values: Row) -> bool:
-    """Tell whether the agent of these settings plays both sides of a board game, so that returns mean nothing."""
+    """Tell whether the agent plays both sides of a board game. If so, the returns of games mean nothing."""
     return str(values.get("env", "")).startswith("game:") and "simulations" in values
 
 
 class RunReader:
-    """One run on the page. `state` reads new lines, and returns everything that the page shows of this run."""
+    """One run on the page. The method `state` reads new lines of the run's files, and returns what the page shows."""
 
     def __init__(self, directory: Path):
         self.directory = directory
@@ -171,7 +173,7 @@ class RunReader:
 
     def _self_play(self) -> Row:
         """Return what the page shows for self-play: the accuracy of the agent's values, and the newest score against
-        random play, if measured.
+        random play, if it was measured.
         """
         played: list[Row] = []
         with contextlib.suppress(UserError):
@@ -214,7 +216,7 @@ class WatchOptions:
 
 
 def command(words: list[str]) -> None:
-    """Serve the page of the runs until Ctrl-C."""
+    """Run `polyplay watch`: serve the web page of the runs until Ctrl-C."""
     runs, options, _ = parse_words(WatchOptions, words, "polyplay watch RUN …", "RUN: directories of runs.", True)
     if not runs:
         raise UserError("watch takes the directory of a run first: polyplay watch runs/… [--port N]")

@@ -1,10 +1,11 @@
-"""Checkpoints: directories of safetensors and JSON files, complete or absent.
+"""Checkpoints: directories of safetensors and JSON files. A checkpoint is either complete or absent. No file is
+pickled.
 
-No file is pickled. Workers write their parts into `checkpoints/.partial-<update>`. When all parts are complete, the
-main process renames the directory, so that another save of the same update starts a new directory. The main process
-adds the manifest (schema version, counters, SHA-256 and size of every file) and renames the directory again: only now
-the checkpoint exists. If a checkpoint does not match its manifest, or if weights in it are not finite, a warning is
-printed and the previous checkpoint is used.
+Workers write their parts into `checkpoints/.partial-<update>`. When all parts are complete, the main process renames
+this directory, so that another save of the same update starts a new one. The main process then adds the manifest
+(schema version, counters, SHA-256 and size of every file) and renames the directory again. Only now does the checkpoint
+exist. If a checkpoint does not match its manifest, or if weights in it are not finite, a warning is printed and the
+previous checkpoint is used.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ UNUSED = "unused-"  # prefix of a checkpoint that is unused because the run resu
 
 
 def policy_name(agent: int) -> str:
-    """Return the name of an agent's policy in a checkpoint."""
+    """Return the name under which a checkpoint stores an agent's policy."""
     return f"agents/{agent}/policy"
 
 
@@ -58,7 +59,7 @@ def checkpoints_dir(directory: Path) -> Path:
 
 
 class CheckpointPart:
-    """One worker's part of the checkpoint of update `version`."""
+    """Writer of one worker's part of the checkpoint of update `version`."""
 
     def __init__(self, directory: Path, version: int):
         self.root = partial(directory, version)
@@ -76,7 +77,7 @@ class CheckpointPart:
         return path
 
     def _write(self, name: str, write: Callable[[Path], None]) -> None:
-        """Write a file. Retry once if the directory was renamed during the write to complete an earlier save."""
+        """Write a file. Try once more if the directory was renamed during the write, to complete an earlier save."""
         path = self.root / name
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -96,19 +97,21 @@ def directory_name(version: int, counters: Row) -> str:
 
 
 def update_of(path: Path) -> int:
-    """Return the update in a checkpoint's name; -1 for other names, such as those of best weights."""
+    """Return the update in a checkpoint's name. Return -1 for other names, such as those of best weights."""
     found = NAME.fullmatch(path.name)
     return int(found[1]) if found else -1
 
 
 def steps_of(path: Path) -> int:
-    """Return the agent steps in a checkpoint's name, even if the checkpoint was removed; 0 if the name has none."""
+    """Return the agent steps in a checkpoint's name, 0 if the name has none. The checkpoint need not exist."""
     found = NAME.fullmatch(path.name)
     return int(found[2].removeprefix("-steps-")) if found and found[2] else 0
 
 
 def complete(directory: Path, version: int, counters: Row) -> Path:
-    """Make a checkpoint of the parts of update `version`; return its path. Raises OSError, after removing the parts."""
+    """Make a checkpoint of the parts that workers wrote for update `version`, and return its path. If this fails, the
+    parts are removed. Raises OSError.
+    """
     root, final = partial(directory, version), checkpoints_dir(directory) / directory_name(version, counters)
     taken = root.with_name(f"{root.name}-taken")
     try:
@@ -125,8 +128,9 @@ def complete(directory: Path, version: int, counters: Row) -> Path:
 
 
 def finish(root: Path, final: Path, version: int, counters: Row) -> None:
-    """Add the manifest to `root`, rename `root` to `final`, and remove an older save of the same update. One of the two
-    saves always exists: if both have the same name, the new one has an extra zero until the old one is removed.
+    """Add the manifest to the directory `root`, rename the directory to `final`, and remove an older save of the same
+    update. One of the two saves always exists. If both have the same name, the name of the new save has an extra zero
+    until the old one is removed.
     """
     files = {str(p.relative_to(root)): describe_file(p) for p in sorted(root.rglob("*")) if p.is_file()}
     write_json(root / MANIFEST, {"schema": SCHEMA, "update": version, "counters": counters, "files": files})
@@ -153,13 +157,14 @@ def _remove(path: Path) -> None:
 
 
 def describe_file(path: Path) -> Row:
-    """Return a file's entry in a manifest."""
+    """Return the entry of a file in a manifest."""
     return {"sha256": _digest(path), "bytes": path.stat().st_size}
 
 
 def save_weights(directory: Path, prefix: str, module: Any, counters: Row) -> None:
-    """Save only a torch module's weights, as the policy of agent 0. prefix: BEST, which replaces weights saved earlier
-    with BEST; or CHAMPION, which keeps earlier weights. Raises OSError.
+    """Save only the weights of a torch module, as the policy of agent 0. Raises OSError.
+
+    prefix: BEST or CHAMPION. BEST replaces weights that were saved earlier as BEST. CHAMPION replaces none.
     """
     version = int(counters["updates"])
     final = checkpoints_dir(directory) / f"{prefix}{directory_name(version, counters)}"
@@ -175,13 +180,13 @@ def save_weights(directory: Path, prefix: str, module: Any, counters: Row) -> No
 
 
 def best_weights(directory: Path) -> Path | None:
-    """Return the directory of the intact weights last saved as BEST; None if none exist."""
+    """Return the directory of the intact weights last saved as BEST, or None if there are none."""
     found = [p for p in checkpoints_dir(directory).glob(f"{BEST}*") if flaw(p) is None]
     return max(found, key=lambda p: p.stat().st_mtime, default=None)
 
 
 def champions(directory: Path) -> list[Path]:
-    """Return the directories of intact weights saved as CHAMPION, oldest first."""
+    """Return the directories of intact weights that were saved as CHAMPION (winners of a match), oldest first."""
     return [p for p in sorted(checkpoints_dir(directory).glob(f"{CHAMPION}*")) if flaw(p) is None]
 
 
@@ -201,7 +206,7 @@ def partial_versions(directory: Path) -> list[int]:
 
 
 def remove_partial(directory: Path) -> None:
-    """Remove parts that a killed run left."""
+    """Remove the parts of checkpoints that a killed run left."""
     for left in partials(directory):
         shutil.rmtree(left, ignore_errors=True)
 
@@ -218,21 +223,22 @@ def prune(directory: Path, keep: int) -> None:
 
 
 def everything(directory: Path) -> list[Path]:
-    """Return the checkpoints, oldest first."""
+    """Return the paths of all checkpoints, oldest first."""
     found = (p for p in checkpoints_dir(directory).glob("[0-9]*") if update_of(p) >= 0 and p.is_dir())
     return sorted(found, key=update_of)
 
 
 def best(directory: Path) -> Path | None:
-    """Return the newest champion; without champions, the weights with the best score in evaluations during training;
-    without these, the checkpoint with the best mean return in training. Returns of self-play are ignored, because they
-    do not measure strength. None: none of these exists.
+    """Return the newest champion (weights that won a match). If there is none, return the weights with the best score
+    in evaluations during training. If these are missing too, return the checkpoint with the best mean return in
+    training. Returns of self-play are ignored, because they do not measure strength. Return None if none of these
+    exists.
     """
     return next(reversed(champions(directory)), None) or best_weights(directory) or _best_scored(everything(directory))
 
 
 def _best_scored(paths: list[Path]) -> Path | None:
-    """Return the checkpoint with the best mean return in training; None: no checkpoint has one, as in self-play."""
+    """Return the checkpoint with the best mean return in training, or None if none has one, as in self-play."""
     scored = []
     for path in paths:
         with contextlib.suppress(OSError, ValueError):
@@ -244,7 +250,7 @@ def _best_scored(paths: list[Path]) -> Path | None:
 
 
 def manifest(path: Path) -> Row:
-    """Read a checkpoint's manifest. Raises OSError; ValueError: the manifest is damaged."""
+    """Read the manifest of a checkpoint. Raises OSError, or ValueError if the manifest is damaged."""
     found = read_object(path / MANIFEST)
     if found.get("schema") != SCHEMA:
         raise ValueError(f"its schema is {found.get('schema')!r}, this version reads {SCHEMA}")
@@ -257,12 +263,15 @@ def manifest(path: Path) -> Row:
 
 
 def agents_of(path: Path) -> list[int]:
-    """Return the numbers of the agents whose policies a checkpoint contains."""
+    """Return the numbers of the agents whose policies are in a checkpoint."""
     return sorted(int(found[1]) for name in manifest(path)["files"] if (found := POLICY.fullmatch(name)))
 
 
 def flaw(path: Path, within: str = "") -> str | None:
-    """Describe a checkpoint's first flaw; None: intact. within: check only files whose names start with it."""
+    """Describe a checkpoint's first flaw, or return None if it is intact.
+
+    within: check only the files whose names start with this text.
+    """
     try:
         found = manifest(path)
         each = found["counters"].get("agents")  # agent → its updates (may be 0), in a run of several agents
@@ -290,13 +299,13 @@ def flaw(path: Path, within: str = "") -> str | None:
 
 
 def _not_finite(arrays: dict[str, np.ndarray]) -> str:
-    """Return a text naming arrays with NaN or infinity; "" if all are finite."""
+    """Return text that names arrays with NaN or infinity. Return "" if all numbers are finite."""
     bad = sorted(k for k, v in arrays.items() if np.issubdtype(v.dtype, np.floating) and not np.isfinite(v).all())
     return f"has numbers that are not finite ({', '.join(bad[:3])})" if bad else ""
 
 
 def resume_flaw(path: Path) -> str | None:
-    """Describe the first flaw of a checkpoint from which a run is to resume; None: the checkpoint is intact."""
+    """Describe the first flaw of a checkpoint from which a run is to resume, or return None if it is intact."""
     if wrong := flaw(path):
         return wrong
     counters, numbers = {"wall_seconds": 0.0, "games": {}, **manifest(path)["counters"]}, ("steps", "frames", "updates")
@@ -306,7 +315,9 @@ def resume_flaw(path: Path) -> str | None:
 
 
 def newest(directory: Path, say: Callable[[str], None], flaw_of: Callable[[Path], str | None] = flaw) -> Path:
-    """Return the newest intact checkpoint; call `say` with a message for each newer, damaged checkpoint."""
+    """Return the newest intact checkpoint. Each newer checkpoint is damaged, and `say` is called with a message about
+    it. Raises UserError if no checkpoint is intact.
+    """
     found = everything(directory)
     for path in reversed(found):
         wrong = flaw_of(path)
@@ -319,8 +330,9 @@ def newest(directory: Path, say: Callable[[str], None], flaw_of: Callable[[Path]
 
 
 def set_aside(directory: Path, found: Path | None) -> None:
-    """Rename checkpoints newer than `found`, the one from which the run resumes (None: all), so that no later resume
-    uses them and `prune` ignores them. Also rename champions from that update or later, whose matches will be repeated.
+    """Rename all checkpoints newer than `found`, from which the run resumes, so that no later resume uses them and
+    `prune` ignores them. If `found` is None, rename all. Also rename champions (winners of matches) from that update or
+    later, because their matches will be repeated.
     """
     update = -1 if found is None else update_of(found)
     late = [path for path in everything(directory) if update_of(path) > update]
@@ -334,7 +346,7 @@ def set_aside(directory: Path, found: Path | None) -> None:
 
 
 class OpenCheckpoint:
-    """Intact checkpoint, whose arrays and JSON files are read by name."""
+    """Intact checkpoint. Its arrays and JSON files are read by name."""
 
     def __init__(self, path: Path):
         self.path = path
@@ -356,8 +368,8 @@ open_checkpoint: Callable[..., OpenCheckpoint] = OpenCheckpoint
 
 
 def load_into(module: Any, arrays: dict[str, np.ndarray]) -> None:
-    """Copy named arrays into a torch module's tensors, in place, because the tensors may be views. Raises UserError:
-    names or shapes differ.
+    """Copy named arrays into the tensors of a torch module, in place, because the tensors may be views. Raises
+    UserError if names or shapes differ.
     """
     import torch
 
@@ -386,22 +398,22 @@ CHECKSUM = "sha256"  # metadata key of a file's checksum over names, types, shap
 
 
 def self_path(directory: Path, agent: int, version: int) -> Path:
-    """Return the file of an agent's weights at `version`."""
+    """Return the path of a past agent's file: the weights of `agent` at `version`."""
     return directory / FOLDER / f"{agent}-{version}{ARRAYS}"
 
 
 def self_files(directory: Path) -> list[Path]:
-    """Return the files of all past agents of a run."""
+    """Return the paths of the files of all past agents of a run."""
     return sorted((directory / FOLDER).glob(f"*{ARRAYS}"))
 
 
 def write_self(path: Path, arrays: dict[str, np.ndarray]) -> None:
-    """Write the weights of a past agent. Raises OSError."""
+    """Write the weights of a past agent to a file. Raises OSError."""
     write_arrays(path, arrays, {CHECKSUM: _checksum(arrays)})
 
 
 def read_self(path: Path) -> dict[str, np.ndarray]:
-    """Read the weights of a past agent. Raises UserError: the file cannot be read, or is damaged."""
+    """Read the weights of a past agent from a file. Raises UserError if the file cannot be read or is damaged."""
     arrays, wrong = _read(path)
     if wrong:
         raise UserError(f"RUN: past agent {path} plays in the league, but {wrong}: put back a copy")
@@ -409,12 +421,12 @@ def read_self(path: Path) -> dict[str, np.ndarray]:
 
 
 def self_flaw(path: Path) -> str:
-    """Describe the flaw of a past agent's file; "" if the file is intact."""
+    """Describe the flaw of a past agent's file. Return "" if the file is intact."""
     return _read(path)[1]
 
 
 def _read(path: Path) -> tuple[dict[str, np.ndarray], str]:
-    """Return a past agent's arrays, and a flaw ("" if intact). Files of earlier Polyplay versions have no checksum."""
+    """Return a past agent's arrays, and a flaw ("" if intact). Files of earlier versions have no checksum."""
     try:
         with safe_open(path, "np") as file:
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a mapping

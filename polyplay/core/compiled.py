@@ -1,8 +1,8 @@
 """Loops that Numba compiles, and random numbers for these loops.
 
-A compiled loop contains the loops that it calls. Numba's cache on disk checks only whether the loop's own file changed;
-here, the cache checks the files of all these loops. If no cache folder is writable, each process compiles its loops,
-and the main process prints one warning.
+A compiled loop contains the loops that it calls. Numba's own cache on disk checks only the file of the loop itself for
+changes. The cache here checks the files of all these loops. If no cache folder is writable, each process compiles its
+loops, and the main process prints one warning.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ WAIT = 60.0  # seconds to wait for another process that compiles the same loop
 
 
 class CompileState:
-    """Compiling in this process. uncached: the warning ("" if the cache works); warned: whether it was printed."""
+    """State of compiling. uncached: the warning, "" if the cache works; warned: whether the warning was printed."""
 
     uncached, warned = "", False
 
 
 class _Compiling(Listener):
-    """Listener that Numba calls when it compiles a loop: calls `on_compile`; warns once without a cache."""
+    """Listener for Numba's compiling. It calls the functions in `on_compile`, and warns once if there is no cache."""
 
     def on_start(self, event: Event) -> None:
         for call in processes.on_compile:
@@ -60,7 +60,9 @@ inlined = njit(inline="always", error_model="numpy")  # decorator: makes a funct
 
 
 def cached_njit(**options: Any) -> Callable[[Any], Any]:
-    """Return `njit(cache=True, nogil=True, error_model="numpy", **options)`, but the cache checks all called files."""
+    """Return the decorator `njit(cache=True, nogil=True, error_model="numpy", **options)`, but with a cache that checks
+    the files of all called loops.
+    """
     how = {"nogil": True, "error_model": "numpy", **options}
 
     def decorate(function: FunctionType) -> Any:
@@ -80,8 +82,8 @@ def cached_njit(**options: Any) -> Callable[[Any], Any]:
 
 
 def _acquire(path: Path, held: contextlib.ExitStack) -> None:
-    """Lock a file beside a loop's cache, so that only one process compiles. Closing `held` releases the lock. Give up
-    after WAIT seconds, or if the file cannot be written.
+    """Lock a file beside a loop's cache, so that only one process compiles the loop. Give up after WAIT seconds, or if
+    the file cannot be written. Closing `held` releases the lock.
     """
     until = time.monotonic() + WAIT
     with contextlib.suppress(OSError):
@@ -93,8 +95,8 @@ def _acquire(path: Path, held: contextlib.ExitStack) -> None:
 
 
 def _compile_once(loop: Any) -> None:
-    """Let one process compile a loop while other processes wait for the result. If the disk is full, each process
-    compiles the loop.
+    """Let one process compile a loop while other processes wait for the result. If the result cannot be saved (the disk
+    is full), each process compiles the loop.
     """
     cache = getattr(loop, "_cache", None)
     if (save := getattr(cache, "save_overload", None)) is None:
@@ -120,7 +122,9 @@ def _compile_once(loop: Any) -> None:
 
 
 def source_stamp(function: FunctionType) -> str:
-    """Return a hash of the files of a function and of all loops it can call, and of global numbers in these files."""
+    """Return a hash of the files of a function and of all loops that it can call, and of the global numbers in these
+    files. If the hash has changed, the function is compiled again.
+    """
     files: set[Path] = set()
     numbers: list[str] = []
     _collect(function, files, numbers)
@@ -176,7 +180,7 @@ _27, _30, _31 = (np.uint64(x) for x in (27, 30, 31))
 
 @inlined
 def bits(key: np.uint64, n: np.uint64) -> np.uint64:
-    """Return 64-bit random number `n` of the sequence that `key` names: SplitMix64 (Steele et al. 2014)."""
+    """Return 64-bit random number `n` of the sequence that `key` selects, by SplitMix64 (Steele et al. 2014)."""
     x = key + n * _A
     x = (x ^ (x >> _30)) * _B
     x = (x ^ (x >> _27)) * _C

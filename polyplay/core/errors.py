@@ -1,4 +1,4 @@
-"""Errors, results of checks, and allowed ranges of options."""
+"""Exceptions, results of checks (findings), and the allowed ranges of numeric options."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ class UserError(Exception):
 
 
 class Closed(Exception):
-    """Raised by every wait for data or weights once the run stops. The waiting worker then returns."""
+    """Raised by every wait for data or weights when the run stops. A worker that catches it returns."""
 
 
 class Leaving(Exception):
-    """Raised when the run ends without another update, because a worker's rollout would take too long."""
+    """Raised to end a run without another update, because a rollout of a worker would take too long."""
 
 
 class EnvFailure(Exception):
-    """Failure of an environment that a restart cannot repair, or that exceeds the limit of restarts."""
+    """Failure of an environment that a restart cannot repair, or that exceeds the allowed number of restarts."""
 
 
 class WorkerLost(Exception):
-    """Loss of a worker that raised an exception or was killed. The message has the traceback or the signal."""
+    """Loss of a worker, which raised an exception or was killed. The message has the traceback or the signal."""
 
 
 class Diverged(Exception):
-    """Reproducing a run gave different numbers than the run itself."""
+    """Raised if a reproduction of a run computes other numbers than the run itself."""
 
 
 class NotFinite(Exception):
-    """A loss, a gradient or a network output was NaN or infinite; a learner saves the batch for inspection."""
+    """Raised if a loss, gradient or network output is NaN or infinite. A learner saves the batch for inspection."""
 
 
 Level = Literal["ok", "warning", "failed", "unseen"]
@@ -50,12 +50,14 @@ class Finding:
 
 
 def status(findings: Sequence[Finding]) -> int:
-    """Return the exit status of a command: 1 if any finding failed, else 0."""
+    """Return the exit status of a command that made these checks: 1 if any check failed, else 0."""
     return int(any(f.level == "failed" for f in findings))
 
 
 def as_json(findings: Sequence[Finding], more: Mapping[str, object], key: str) -> str:
-    """Return a JSON object as text: the items of `more`; "ok", false if a finding failed; all findings as `key`."""
+    """Return the results of checks as the text of a JSON object. The object has the items of `more`, all findings under
+    `key`, and "ok", which is false if a check failed.
+    """
     rows = [dataclasses.asdict(f) for f in findings]
     return json.dumps({**more, "ok": not status(findings), key: rows}, indent=2, ensure_ascii=False)
 
@@ -69,7 +71,7 @@ LARGEST = 1e30  # limit of options that enter networks, so that such numbers and
 
 @dataclass(frozen=True)
 class Range:
-    """Range of numbers from `low` to `high`. but: the bound that is not included ("": both are included)."""
+    """Range of numbers from `low` to `high`. Both bounds are allowed values, except the bound that `but` names."""
 
     low: float
     high: float = math.inf
@@ -88,12 +90,12 @@ class Range:
 
     @property
     def whole(self) -> str:
-        """Text of the range that, unlike `str`, includes an upper bound of LARGEST."""
+        """Text that describes the range. Unlike `str`, it also names an upper bound of LARGEST."""
         return f"{self}, at most {LARGEST:g}".replace("+", "") if self.high == LARGEST else str(self)
 
     @property
     def in_short(self) -> str:
-        """Text of the range in help: without an upper bound if this is VAST or more."""
+        """Text that describes the range in help, without an upper bound of VAST or more."""
         if self.high < VAST:
             return str(self)
         return f"above {self.low}" if self.but == "low" else f"at least {self.low}"

@@ -1,4 +1,4 @@
-"""Files that are complete or absent: atomic writes, and lines of JSON."""
+"""Files that are either complete or absent: atomic writes, and lines of JSON."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ Row = dict[str, Any]
 
 
 class AppendFile:
-    """File that grows by whole pieces, each appended in one write. If a write fails, as on a full disk, no part of the
-    piece remains. If the file or its directory is deleted, the next write restores the whole file.
+    """File to which whole pieces are appended, each in one write. If a write fails, for example on a full disk, no part
+    of the piece remains. If the file or its directory was deleted, the next write restores the whole file.
     """
 
     def __init__(self, path: Path) -> None:
@@ -42,7 +42,7 @@ class AppendFile:
             raise
 
     def restore(self, chunk: int = 1 << 20) -> None:
-        """Write the file again if it was deleted or moved: the open descriptor still has all bytes. Raises OSError."""
+        """Write the file again if it was deleted or moved. The open descriptor still has all bytes. Raises OSError."""
         with contextlib.suppress(FileNotFoundError):
             if os.path.samestat(os.stat(self.path), os.fstat(self.fd)):
                 return
@@ -59,7 +59,7 @@ class AppendFile:
         self.fd = platform.open_file(self.path, os.O_RDWR | os.O_APPEND)
 
     def flush(self) -> None:
-        """Do nothing: no piece is ever buffered."""
+        """Do nothing, because pieces are never buffered."""
 
     def close(self) -> None:
         if self.fd >= 0:
@@ -68,14 +68,16 @@ class AppendFile:
 
 
 class JsonLines:
-    """File with a JSON object per line. Opening removes an incomplete last line, left by a kill or a power cut."""
+    """File with one JSON object per line. When the file is opened, an incomplete last line is removed. A kill or a
+    power cut may leave one.
+    """
 
     def __init__(self, path: Path) -> None:
         self.file = AppendFile(path)
         os.ftruncate(self.file.fd, _whole_bytes(self.file.fd))
 
     def write(self, *rows: Mapping[str, object]) -> None:
-        """Append all rows in one write. Raises OSError."""
+        """Append one line for each row, all in one write. Raises OSError."""
         self.file.write("".join(json.dumps(to_plain(row), allow_nan=False) + "\n" for row in rows).encode())
 
     def close(self) -> None:
@@ -95,19 +97,19 @@ LIMITS = {  # errno of a system error → meaning and remedy
 
 
 def refusal_text(e: BaseException) -> str:
-    """Return an error's message without the error number, and the remedy from LIMITS, if any."""
+    """Return the message of an error, without the error number. If LIMITS has a remedy, add it."""
     number, reason = (e.errno, e.strerror or str(e)) if isinstance(e, OSError) else (None, str(e))
     return f"{reason}; {LIMITS[number]}" if number in LIMITS else reason
 
 
 class LogWrites:
-    """Writes that a run can do without. A failed write is skipped, and reported once per file."""
+    """Writes that a run can do without. If a write fails, it is skipped. A warning is printed once for each file."""
 
     def __init__(self, warn: Callable[[str], None]) -> None:
         self.warn, self.warned = warn, set[str]()
 
     def attempt(self, name: str, write: Callable[[], None]) -> None:
-        """Call `write`, which writes to the file `name`; warn if it fails for the first time."""
+        """Call `write`, which writes to the file `name`. If it fails for the first time, warn."""
         try:
             write()
         except (OSError, UserError) as e:  # UserError: the file could not be opened
@@ -117,7 +119,7 @@ class LogWrites:
 
 
 def _whole_bytes(fd: int, chunk: int = 1 << 16) -> int:
-    """Return the length of the file up to and including its last newline."""
+    """Return the length of the file up to its last newline, including the newline."""
     end = os.fstat(fd).st_size
     while end > 0:
         begin = max(0, end - chunk)
@@ -129,8 +131,8 @@ def _whole_bytes(fd: int, chunk: int = 1 << 16) -> int:
 
 
 def read_lines(path: Path, *numbers: str) -> Iterator[Row]:
-    """Yield the objects in a file of JSON lines, which may still grow or be missing. Skip lines that are not objects,
-    or in which one of the fields `numbers` is not a number.
+    """Yield the objects in a file of JSON lines. The file may still grow, or be missing. Lines that are not objects are
+    skipped, and lines in which one of the fields `numbers` is not a number.
     """
     if not path.exists():
         return
@@ -143,7 +145,7 @@ def read_lines(path: Path, *numbers: str) -> Iterator[Row]:
 
 
 def parse_json(text: bytes | str) -> Any:
-    """Parse JSON; return None if the text is damaged."""
+    """Parse a JSON text. Return None if the text is damaged."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
@@ -151,7 +153,7 @@ def parse_json(text: bytes | str) -> Any:
 
 
 def read_object(path: Path) -> Row:
-    """Read a JSON object from a file. Raises OSError; ValueError: the file holds something else."""
+    """Read a JSON object from a file. Raises OSError, or ValueError if the file contains something else."""
     value = parse_json(path.read_bytes())
     if not isinstance(value, dict):
         raise ValueError("no JSON object")
@@ -169,7 +171,9 @@ def is_number(value: object) -> bool:
 
 
 def to_plain(value: object) -> Any:
-    """Convert a value for JSON: array and tensor scalars to numbers, NaN and infinity to None, other types to text."""
+    """Convert a value so that it can be written as JSON. Array and tensor scalars become numbers, NaN and infinity
+    become None, and values of other types become text.
+    """
     if isinstance(value, Mapping):
         return {str(k): to_plain(v) for k, v in value.items()}
     if isinstance(value, (list, tuple)):
@@ -182,12 +186,14 @@ def to_plain(value: object) -> Any:
 
 
 def write_json(path: Path, value: object) -> None:
-    """Write a value as JSON, atomically; see write_bytes."""
+    """Write a value to a file as JSON. The write is atomic, see write_bytes."""
     write_bytes(path, (json.dumps(to_plain(value), indent=2, allow_nan=False) + "\n").encode())
 
 
 def write_bytes(path: Path, data: bytes) -> None:
-    """Write a file atomically: after a crash or on a full disk, the old or the new file is whole. Raises OSError."""
+    """Write a file atomically: after a crash or on a full disk, either the old or the new file is whole. Raises
+    OSError.
+    """
     fd, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(fd, "wb") as file:

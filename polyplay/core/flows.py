@@ -1,10 +1,10 @@
-"""Flows of shared objects between two machines. Imports no torch.
+"""Flows, which copy shared objects between two machines. Imports no torch.
 
-Each machine has a copy of a shared object, and every cell has one writer at a time. A flow is one writer's data for
-some readers. If a reader is on the other machine, the flow is sent over the line (connection) between the machines. The
-writer's side polls the flow and sends changes: data first, then the number that announces the data. The other side
-writes the changes into its copy and posts the semaphores ("bells") of workers that wait there. Each class of shared
-objects declares its flows (SharedObject.crossing).
+Each machine has its own copy of a shared object, such as a queue. Each cell of the object has one writer at a time. A
+flow sends the data of one writer to some readers. If a reader is on the other machine, the data goes over the line
+(connection) between the machines. The writer's side looks for changes and sends them: data first, then the number that
+announces the data. The other side writes the changes into its copy, and posts the semaphores ("bells") of workers that
+wait there. Each class of shared objects lists its flows in SharedObject.crossing.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ COUNTING = 0.25  # seconds between two copies of a worker's counters
 
 
 class End(NamedTuple):
-    """Identity of a worker in flows. name: the worker's argument that holds the shared object; i: the worker's number
-    in its role. Three names apply to every object: `row` (i: row of the counters), `learner` and `judge`.
+    """Worker that writes or reads a flow. name: the worker's argument that holds the shared object. i: the worker's
+    number in its role. Three names apply to every object: `row` (i: row of the counters), `learner` and `judge`.
     """
 
     name: str
@@ -40,7 +40,7 @@ EVERYWHERE = ("row", "learner", "judge")
 
 
 class Side(Protocol):
-    """One end of a line between two machines, as flows use it."""
+    """One end of the line (connection) between two machines, as flows use it."""
 
     away: bool  # whether this end is on the other machine, not on the main machine
     now: float
@@ -49,21 +49,23 @@ class Side(Protocol):
 
     @property
     def seats(self) -> Collection[tuple[int, End]]:
-        """Workers on the other machine (not the main machine), as pairs (number of a shared object, worker)."""
+        """Workers on the machine that is not the main machine, as pairs (number of a shared object, worker)."""
 
     def parts(self, thing: int, end: End) -> Iterator[Piece]:
-        """Yield the pieces of a worker's part of a checkpoint."""
+        """Yield a worker's part of a checkpoint, in pieces to send."""
 
     def failed(self, thing: int, end: End) -> bool:
-        """Tell whether writing a worker's part of a checkpoint failed here, and forget the failure."""
+        """Tell whether a worker's part of a checkpoint could not be written here, and forget the failure."""
 
     def files(self, pattern: str, keep: bool = False) -> Iterator[Piece]:
         """Yield the files of this side's folder that match `pattern`, in pieces. keep: do not delete the files here."""
 
 
 class Flow(ABC):
-    """Data of one writer for some readers. A flow without readers is sent only to a worker that starts. both: whether
-    readers write too. A token identifies a state of the data: a changed token means new data to send.
+    """Data of one writer that is sent to some readers. A flow without readers is sent only to a worker that starts.
+
+    A token identifies a state of the data. If the token has changed, there is new data to send. If `both` is true,
+    readers write too.
     """
 
     both = False
@@ -75,19 +77,19 @@ class Flow(ABC):
 
     @abstractmethod
     def token(self, gives: bool) -> Any:
-        """Return the token of this side's state. gives: whether the writer is on this side."""
+        """Return the token (state of the data) on this side. gives: whether the writer is on this side."""
 
     @abstractmethod
     def pieces(self, old: Any, new: Any, gives: bool) -> Iterator[Piece]:
-        """Yield the changes from token `old` to token `new`; if `old` is None, yield all data."""
+        """Yield the changes between the tokens `old` and `new`. If `old` is None, yield all data."""
 
     @abstractmethod
     def land(self, part: int, i: int, arrays: list[np.ndarray], gives: bool) -> None:
-        """Write a piece that the other side sent. gives: whether the writer is on this side."""
+        """Write a piece of data that the other side sent. gives: whether the writer is on this side."""
 
     def begin(self, gives: bool, token: Any) -> Iterator[Piece]:
-        """Yield the pieces that a worker needs when it starts on the other side. gives: whether the writer is here and
-        continues to write. token: this side's token; newer changes are sent later.
+        """Yield the pieces that a worker needs when it starts on the other side. gives: whether the writer is on this
+        side and continues to write. token: this side's state of the data. Newer changes are sent later.
         """
         yield from self.pieces(None, token if gives else self.token(True), True)
 
@@ -96,10 +98,13 @@ class Flow(ABC):
 
 
 class Cells(Flow):
-    """Flow of small arrays (`cells`), sent whole. The last one is written after the others; then `bells` are posted.
+    """Flow of small arrays (`cells`), which are sent whole. The last one is written after the others, because it
+    announces them. Then `bells` are posted.
 
-    whole: large arrays that are sent with each change. log: ring buffers, of which new rows are sent. counted(cells):
-    number of rows written to the log so far. every: seconds between two reads of the cells.
+    whole: large arrays that are sent with each change.
+    log: ring buffers, of which only new rows are sent.
+    counted: function of the cells, which returns the number of rows written to the log so far.
+    every: seconds between two reads of the cells.
     """
 
     every = 0.0
@@ -119,7 +124,9 @@ class Cells(Flow):
         self.cells, self.bells, self.whole, self.log, self.counted = cells, bells, whole, log, counted
 
     def token(self, gives: bool) -> bytes:
-        """Return the cells' bytes. Read the last array first, so that the others have all writes that it announces."""
+        """Return the bytes of all cells. Read the last array first, so that the others have all writes that it
+        announces.
+        """
         if not self.every or not self._last or self.traffic.now >= self._next:
             found = []
             for x in reversed(self.cells):
@@ -153,7 +160,7 @@ class Cells(Flow):
             place[...] = numbers
 
     def split(self, data: bytes) -> list[np.ndarray]:
-        """Return the arrays whose bytes a token holds."""
+        """Return the arrays whose bytes a token contains."""
         ends = np.cumsum([0, *(x.nbytes for x in self.cells)]).tolist()
         parts = [data[a:b] for a, b in itertools.pairwise(ends)]
         return [np.frombuffer(x, v.dtype).reshape(v.shape) for x, v in zip(parts, self.cells, strict=True)]

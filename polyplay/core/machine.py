@@ -1,4 +1,4 @@
-"""Information about this machine and Polyplay's installation; binding to cores; a pool of threads."""
+"""Information about this machine and Polyplay's installation. Binding of threads to cores. A pool of threads."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PACKAGES = ("polyplay", "torch", "numpy", "gymnasium", "ale-py")
 
 
 def stamp() -> Row:
-    """Describe the surroundings of a run that starts now: time, versions, machine, commit."""
+    """Return a description of the surroundings of a run that starts now: time, versions, machine and commit."""
     versions = {"python": platform.python_version()} | {name: version(name) for name in PACKAGES}
     machine = {"platform": platform.platform(), "cpu": cpu_name(), "cores": cores()}
     return {"started": now(), "versions": versions, "machine": machine, "commit": _commit()}
@@ -42,8 +42,8 @@ def version(package: str) -> str | None:
 
 
 def install_command(extra: str) -> str:
-    """Return the command that installs an optional extra: from the checkout, wheel or address from which Polyplay was
-    installed, if pip recorded this (PEP 610), else from an index.
+    """Return the pip command that installs an optional extra. If pip recorded from where Polyplay was installed (PEP
+    610), the command uses that checkout, wheel or address, otherwise an index.
     """
     records = (found.read_text("direct_url.json") for found in importlib.metadata.distributions(name="polyplay"))
     origin = json.loads(next(filter(None, records), "{}"))  # a checkout on sys.path has a distribution without the file
@@ -75,7 +75,7 @@ def cores() -> int:
 
 
 def cxx_compiler() -> str | None:
-    """Return the path of the C++ compiler for compiled updates; None: no compiler was found."""
+    """Return the path of the C++ compiler for compiled updates, or None if no compiler was found."""
     return next(filter(None, map(shutil.which, (os.environ.get("CXX") or "g++", "g++", "clang++"))), None)
 
 
@@ -89,7 +89,7 @@ def take_share(index: int, n: int) -> None:
 
 @contextlib.contextmanager
 def share(n: int) -> Iterator[None]:
-    """Within this context, bind this thread to the first of `n` equal parts of the cores."""
+    """Bind this thread to the first of `n` equal parts of the cores, within this context."""
     before = usable_cores()
     take_share(0, n)
     try:
@@ -99,7 +99,7 @@ def share(n: int) -> Iterator[None]:
 
 
 def _commit() -> str | None:
-    """Return the commit of polyplay's code, with "-dirty" if files were changed; None: no Git checkout."""
+    """Return the commit of Polyplay's code, with "-dirty" if files were changed. None: no Git checkout."""
     here = Path(__file__)
     git = ["git", "-C", str(here.parent)]
     describe = [*git, "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
@@ -117,21 +117,21 @@ R = TypeVar("R")
 
 
 class ThreadPool:
-    """Pool of `n` threads, including the caller's. begin: called in each of the other threads when it starts."""
+    """Pool of `n` threads, one of which is the caller's. begin: called in each of the other threads when it starts."""
 
     def __init__(self, n: int, begin: Callable[[], None]):
         self.n = n
         self._others = ThreadPoolExecutor(n - 1, "team", begin)
 
     def each(self, work: Callable[[int], R]) -> list[R]:
-        """Return the results of work(0) … work(n - 1). Call work(0) in the caller's thread, the rest in the others."""
+        """Return the results of work(0) … work(n - 1). The caller's thread calls work(0), the others the rest."""
         begun = [self._others.submit(work, i) for i in range(1, self.n)]
         return [work(0), *(w.result() for w in begun)]
 
     def begin(self, work: Callable[[], R]) -> Future[R]:
-        """Start `work` in one of the other threads. Several calls start in order."""
+        """Start `work` in one of the other threads, and return at once. Several calls start in order."""
         return self._others.submit(work)
 
     def part(self, i: int, size: int) -> slice:
-        """Return the slice of `size` elements that thread i processes."""
+        """Return the slice that thread i processes of an array with `size` elements."""
         return slice(size * i // self.n, size * (i + 1) // self.n)

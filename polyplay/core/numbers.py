@@ -1,8 +1,8 @@
-"""Keyed random numbers, statistics of scores, value rescaling.
+"""Random numbers that depend only on a key, statistics of scores, and value rescaling.
 
-Statistics follow Agarwal et al. 2021 (rliable). For the median and the mean, a game's score is the mean over its
-runs. The interquartile mean is over all runs of all games, without the lowest and the highest quarter. The bootstrap
-resamples the runs of each game, but not the games. All results are deterministic for a given seed.
+The statistics follow Agarwal et al. 2021 (rliable). For the median and the mean, the score of a game is the mean over
+its runs. The interquartile mean is over all runs of all games, without the lowest and the highest quarter. The
+bootstrap resamples the runs of each game, but not the games. For a given seed, all results are deterministic.
 """
 
 from __future__ import annotations
@@ -24,14 +24,16 @@ _30, _27, _31, _41 = (np.uint64(x) for x in (30, 27, 31, 41))
 
 
 def mix(x: np.ndarray) -> np.ndarray:
-    """Apply SplitMix64's finalizer (Steele et al. 2014) to uint64 numbers, modulo 2^64."""
+    """Scramble the bits of uint64 numbers with SplitMix64's finalizer (Steele et al. 2014), modulo 2^64."""
     x = (x ^ (x >> _30)) * _B
     x = (x ^ (x >> _27)) * _C
     return x ^ (x >> _31)
 
 
 def uniform(seed: int, lanes: np.ndarray, steps: np.ndarray, n: int) -> np.ndarray:
-    """Return `n` numbers in (0, 1) per lane and step: float32 [..., n]. `lanes` and `steps` broadcast to [...]."""
+    """Return `n` random numbers in (0, 1) for each lane (parallel environment) and step: float32 [..., n]. `lanes` and
+    `steps` broadcast to [...].
+    """
     key = mix(np.array([seed % 2**64], np.uint64) + SPLITMIX)
     lane = mix(np.asarray(lanes).astype(np.uint64) * SPLITMIX + key)
     step = mix(lane ^ (np.asarray(steps).astype(np.uint64) * _C + _B))
@@ -52,7 +54,7 @@ class Estimate:
 
 
 def trimmed_mean(scores: np.ndarray, part: float = 0.25) -> np.ndarray:
-    """Return means over the last axis, [..., n] → [...], without the ⌊part · n⌋ lowest and highest values."""
+    """Return the means over the last axis, [..., n] → [...]. The ⌊part · n⌋ lowest and highest values are left out."""
     n = scores.shape[-1]
     cut = int(part * n)
     return np.sort(scores, -1)[..., cut : n - cut].mean(-1)
@@ -66,7 +68,9 @@ STATISTICS: dict[str, Callable[[list[np.ndarray]], np.ndarray]] = {  # scores [r
 
 
 def aggregate(scores: Mapping[str, Sequence[float]], seed: int = 0, reps: int = REPS) -> dict[str, Estimate]:
-    """Return "median", "mean" and "iqm" with 95 % bootstrap intervals. scores: {game: score of each run}."""
+    """Return the statistics "median", "mean" and "iqm" (interquartile mean) of scores, with 95 % bootstrap intervals.
+    scores: {game: score of each run}.
+    """
     games = [np.asarray(scores[game], np.float64)[None] for game in sorted(scores)]
     if not games or not all(g.size for g in games):
         raise ValueError("every game needs at least one score")
@@ -85,34 +89,36 @@ def _ends(values: np.ndarray) -> tuple[float, float]:
 
 
 def mean_interval(returns: Sequence[float], seed: int = 0, reps: int = REPS) -> tuple[float, float] | None:
-    """Return the 95 % bootstrap interval (low, high) of one evaluation's mean return; None for a single game."""
+    """Return the 95 % bootstrap interval (low, high) of an evaluation's mean return. None: there is only one game."""
     x = np.asarray(returns, np.float64)
     return None if x.size < 2 else _ends(_means(x, np.random.default_rng(seed), reps))
 
 
 def interval_name(n: int) -> str:
-    """Return a name for the interval that `mean_interval` gives for n values. A resample consists of the lowest value
-    alone with probability n⁻ⁿ. Up to n = 3, this is above 2.5 %, so the interval is the range of the values.
+    """Return a name for the interval that `mean_interval` gives for n values. With probability n⁻ⁿ, a resample consists
+    of the lowest value alone. Up to n = 3, this is above 2.5 %, so the interval is the range of the values.
     """
     return "95 % interval" if n > 3 else "range"
 
 
 def trailing_means(values: np.ndarray, window: int) -> np.ndarray:
-    """Return float64 [n]: for each of `values` [n], the mean over that value and up to `window` - 1 earlier values."""
+    """Return a moving average of `values` [n], float64 [n]. Each mean is over a value and up to `window` - 1 values
+    before it.
+    """
     sums, end = np.concatenate([[0.0], np.cumsum(values, dtype=np.float64)]), np.arange(1, len(values) + 1)
     begin = np.maximum(0, end - window)
     return (sums[end] - sums[begin]) / (end - begin)
 
 
 def aggregates_agree(a: Sequence[float], b: Sequence[float]) -> bool:
-    """Tell whether 0 is in the bootstrap interval of the difference between two evaluations' means."""
+    """Tell whether the means of two evaluations agree: 0 is in the bootstrap interval of their difference."""
     rng = np.random.default_rng(0)
     low, high = _ends(_means(np.asarray(a, float), rng, REPS) - _means(np.asarray(b, float), rng, REPS))
     return low <= 0.0 <= high
 
 
 def _means(x: np.ndarray, rng: np.random.Generator, reps: int) -> np.ndarray:
-    """Return the means of `reps` resamples of x [n], float64 [reps]. The resamples are drawn in parts."""
+    """Return the means of `reps` resamples of x [n], float64 [reps]. Draw the resamples in parts to limit memory."""
     step = max(1, CHUNK // x.size)
     parts = [min(step, reps - at) for at in range(0, reps, step)]
     return np.concatenate([x[rng.integers(x.size, size=(n, x.size))].mean(-1) for n in parts])
@@ -126,16 +132,16 @@ Array: TypeAlias = Any  # anything with arithmetic
 
 
 def rescale(x: Array, eps: float = 1e-3) -> Array:
-    """Return h(x) = sgn(x)·(√(|x| + 1) − 1) + ε·x, of any shape. The form x/(√(|x| + 1) + 1) + ε·x is computed: it has
-    no cancellation, so small values keep all digits.
+    """Return rescaled values h(x) = sgn(x)·(√(|x| + 1) − 1) + ε·x, of any shape. The computed form is x/(√(|x| + 1) +
+    1) + ε·x. It has no cancellation, so small values keep all digits.
     """
     return x / ((abs(x) + 1.0) ** 0.5 + 1.0) + eps * x
 
 
 def unscale(y: Array, eps: float = 1e-3) -> Array:
-    """Return h⁻¹(y) = sgn(y)·(((√(1 + 4ε·(|y| + 1 + ε)) − 1)/2ε)² − 1), of any shape.
+    """Return h⁻¹(y) = sgn(y)·(((√(1 + 4ε·(|y| + 1 + ε)) − 1)/2ε)² − 1), of any shape. This undoes `rescale`.
 
-    With u = 2|y|/(√(…) + 1 + 2ε), the fraction is u + 1, and h⁻¹ = sgn(y)·u·(u + 2). This form has no cancellation; the
+    With u = 2|y|/(√(…) + 1 + 2ε), the fraction is u + 1, and h⁻¹ = sgn(y)·u·(u + 2). This form has no cancellation. The
     first form loses four of float32's seven digits near |y| = 1.
     """
     root = (1.0 + 4.0 * eps * (abs(y) + (1.0 + eps))) ** 0.5
@@ -145,16 +151,16 @@ def unscale(y: Array, eps: float = 1e-3) -> Array:
 
 @dataclass(frozen=True)
 class ValueUnits:
-    """Units of a network's values. Training multiplies rewards by `reward_scale`. If `rescale` is above 0, the network
-    learns h(value) with ε = `rescale` (see the function `rescale`).
+    """Units of the values that a network predicts. Training multiplies rewards by `reward_scale`. If `rescale` is above
+    0, the network learns h(value) with ε = `rescale` (see the function `rescale`).
     """
 
     reward_scale: float = 1.0
     rescale: float = 0.0
 
     def in_environment(self, value: Array, learned: Array = 1.0) -> Array:
-        """Convert the network's values to discounted sums of the environment's rewards. learned: reward scale that the
-        network has learned (Policy.reward_scale). Clipping of rewards is not undone.
+        """Convert the network's values to discounted sums of the environment's rewards. Clipping of rewards is not
+        undone. learned: reward scale that the network itself has learned (Policy.reward_scale).
         """
         if self.rescale:
             value = unscale(value, self.rescale)

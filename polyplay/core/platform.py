@@ -45,7 +45,7 @@ NEEDED = {
 
 
 def _lacks() -> str:
-    """Return the first needed Linux feature that this platform lacks; "" if it has all."""
+    """Return the first needed Linux feature that this platform lacks, or "" if it has all of them."""
     lost = [f"{module.__name__}.{name}" for module, own in NEEDED.items() for name in own if name not in vars(module)]
     lost += [] if os.path.isdir("/proc/self/fd") else ["/proc"]
     return lost[0] if lost else ""
@@ -60,7 +60,7 @@ _limits: Any = None if WINDOWS else importlib.import_module("resource")
 
 
 def describe() -> str:
-    """Return the line about portable mode in the printed plan of a run; "" in Linux mode."""
+    """Return the line about portable mode for the printed plan of a run. Return "" in Linux mode."""
     why = f"{SWITCH}={os.environ.get(SWITCH)}" if FORCED else f"{sys.platform} has no {LACKS}"
     return f"portable ({why}): processes are spawned, waits poll: slower than on Linux" if PORTABLE else ""
 
@@ -75,7 +75,7 @@ _MASKED = "pthread_sigmask" in vars(signal)
 
 @contextlib.contextmanager
 def blocked(numbers: Iterable[int]) -> Iterator[None]:
-    """Block these signals within this context, also in processes that are started in it."""
+    """Block these signals within this context. Processes that are started within it block them too."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, numbers) if _MASKED else ()
     try:
         yield
@@ -95,14 +95,16 @@ def kill(pid: int) -> None:
 
 
 def kill_group(pid: int) -> None:
-    """Kill the process group that `pid` leads; on Windows, `pid` and its descendants. Raises OSError: no such group."""
+    """Kill the process group that `pid` leads. On Windows, kill `pid` and its descendants. Raises OSError if there is
+    no such group.
+    """
     if not WINDOWS:
         return os.killpg(pid, KILL)
     _kill_all(_trees([pid]))
 
 
 def lead_group() -> int:
-    """Make this process lead a process group; return the argument `owner` for `kill_when_closed`."""
+    """Make this process the leader of a process group. Return the argument `owner` for `kill_when_closed`."""
     if WINDOWS:
         return os.getpid()
     with contextlib.suppress(OSError):
@@ -118,7 +120,7 @@ def dump_on_signal(fd: int) -> None:
 
 
 def ask_for_dump(pid: int) -> None:
-    """Have a process write its Python stack. On Windows, which has no signal for this, do nothing."""
+    """Ask a process to write its Python stack. On Windows, do nothing, because it has no signal for this."""
     if not WINDOWS:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGUSR1)
@@ -135,17 +137,17 @@ BUSY = 1.0  # seconds during which Windows may refuse to replace a file, because
 
 
 def open_file(path: Path | str, flags: int, mode: int = 0o644) -> int:
-    """Open a file for bytes, and return its descriptor. Raises OSError."""
+    """Open a file for reading or writing bytes. Return the file's descriptor. Raises OSError."""
     return os.open(path, flags | _BINARY, mode)
 
 
 def open_directory(path: Path) -> int:
-    """Return a descriptor of a directory; -1 on Windows, where a directory with an open file cannot be moved."""
+    """Return a descriptor of a directory. Return -1 on Windows, where a directory with an open file cannot be moved."""
     return -1 if WINDOWS else os.open(path, os.O_RDONLY)
 
 
 def sync(path: Path) -> None:
-    """Flush a file or directory to the disk; on Windows, do nothing for a directory. Raises OSError."""
+    """Flush a file or a directory to the disk. On Windows, do nothing for a directory. Raises OSError."""
     if WINDOWS and path.is_dir():
         return
     fd = os.open(path, os.O_RDWR if WINDOWS else os.O_RDONLY)
@@ -156,7 +158,7 @@ def sync(path: Path) -> None:
 
 
 def replace(source: Path | str, target: Path | str) -> None:
-    """Rename a file or directory; replace an existing file. Raises OSError."""
+    """Rename a file or a directory. An existing file at `target` is replaced. Raises OSError."""
     until = time.monotonic() + BUSY
     while WINDOWS and time.monotonic() < until:
         with contextlib.suppress(PermissionError):
@@ -180,7 +182,7 @@ pwrite: Callable[[int, bytes, int], int] = vars(os).get("pwrite", _write_at)
 
 
 def lock(fd: int, shared: bool = False, wait: bool = False) -> bool:
-    """Lock an open file until this process closes it or ends. Return False if another has a lock. Raises OSError."""
+    """Lock an open file until it is closed or this process ends. Return False if another has a lock. Raises OSError."""
     if not WINDOWS:
         how = (_linux.LOCK_SH if shared else _linux.LOCK_EX) | (0 if wait else _linux.LOCK_NB)
         with contextlib.suppress(BlockingIOError):
@@ -218,7 +220,9 @@ def _lock_byte(fd: int, how: int) -> bool:
 
 
 def new_memory(named: bool = False) -> tuple[int, str]:
-    """Make an empty file. named: whether `reopen` may open it, for which portable mode needs a path. Raises OSError."""
+    """Make an empty file, and return its descriptor and its path. Raises OSError. named: whether `reopen` may open the
+    file, for which portable mode needs a path.
+    """
     if not PORTABLE:
         return os.memfd_create("polyplay"), ""
     path = os.path.join(tempfile.gettempdir(), f"polyplay-{os.getpid()}-{os.urandom(8).hex()}")
@@ -230,17 +234,17 @@ def new_memory(named: bool = False) -> tuple[int, str]:
 
 
 def send_memory(fd: int, path: str) -> tuple[Any, str]:
-    """Return a shared file's descriptor and path in a form that can be pickled for a process that is starting."""
+    """Return the descriptor and path of a shared file in a form that can be pickled for a process that starts."""
     return (None if WINDOWS else reduction.DupFd(fd)), path
 
 
 def receive_memory(fd: Any, path: str) -> tuple[int, str]:
-    """Return the descriptor and path of a shared file, from the form that `send_memory` returned."""
+    """Return the descriptor and path of a shared file from the form that `send_memory` made."""
     return (os.open(path, os.O_RDWR | _TEMPORARY) if fd is None else fd.detach()), path
 
 
 def reopen(fd: int, path: str) -> int:
-    """Open a named shared file again; return the new descriptor, whose locks are separate."""
+    """Open a named shared file again. Return the new descriptor, whose locks are separate from the old one's."""
     return os.open(path or f"/proc/self/fd/{fd}", os.O_RDWR | _TEMPORARY)
 
 
@@ -264,7 +268,7 @@ C_CALLS: tuple[Any, ...] = ()  # sem_trywait, sem_wait, sem_post, memcpy for com
 
 
 def memory_barrier() -> None:
-    """Order this thread's memory accesses: earlier reads and writes complete before later ones."""
+    """Order the memory accesses of this thread: earlier reads and writes complete before later ones."""
     with _FENCE:
         pass
 
@@ -274,7 +278,9 @@ class _Timespec(ctypes.Structure):
 
 
 def polled_at(cell: Any) -> Any:
-    """Return a portable semaphore's two numbers: that of the last post, and that of the last post a wait took."""
+    """Return the two numbers of a portable semaphore: that of the last post, and that of the last post that a wait
+    took.
+    """
     return cell[:16].view("int64")
 
 
@@ -291,7 +297,7 @@ def polled_post(at: Any) -> None:
 
 
 def polled_try(at: Any) -> int:
-    """Take all posts since the last call. Return 0; or -1 if nothing was posted."""
+    """Take all posts since the last call. Return 0, or -1 if there was no post."""
     if (posted := at[0]) == at[1]:
         return -1
     at[1] = posted
@@ -300,7 +306,7 @@ def polled_try(at: Any) -> int:
 
 
 def polled_wait(at: Any, timeout: float) -> bool:
-    """Wait for a post, at most `timeout` seconds; return whether one came."""
+    """Wait for a post, but at most `timeout` seconds. Return whether a post came."""
     until, pause = time.monotonic() + timeout, SHORTEST
     while polled_try(at):
         if (left := until - time.monotonic()) <= 0:
@@ -353,7 +359,9 @@ def cores() -> list[int]:
 
 
 def bind(own: Iterable[int]) -> None:
-    """Bind this thread (portable: this process) to these cores; do nothing on platforms that cannot bind."""
+    """Bind this thread to these cores. In portable mode, bind the whole process. Do nothing on platforms that cannot
+    bind.
+    """
     if not PORTABLE:
         os.sched_setaffinity(0, own)
     elif BINDS:
@@ -361,7 +369,7 @@ def bind(own: Iterable[int]) -> None:
 
 
 def _process(pid: int | None = None) -> Any:
-    """Return psutil's object for a process, by default this one; only commands that need it load psutil."""
+    """Return psutil's object for a process, by default for this one. Only commands that need psutil load it."""
     import psutil
 
     return psutil.Process(pid)
@@ -381,7 +389,7 @@ def cpu_name() -> str:
 
 
 def cpu_features() -> str:
-    """Return the names of the processor's features, or its model name if the features are unknown."""
+    """Return the names of the processor's features. If they are unknown, return the processor's model name."""
     with contextlib.suppress(OSError):
         return Path("/proc/cpuinfo").read_text("utf-8").partition("flags")[2].partition("\n")[0]
     return cpu_name()
@@ -391,7 +399,9 @@ GROUPS = Path("/sys/fs/cgroup")
 
 
 def memory_limit(groups: Path = GROUPS) -> int:
-    """Return the bytes of memory for this process and its children: the machine's, or its control group's if less."""
+    """Return the bytes of memory for this process and its children: those of the machine, or of its control group if
+    less.
+    """
     import psutil
 
     found = [psutil.virtual_memory().total]
@@ -404,7 +414,7 @@ def memory_limit(groups: Path = GROUPS) -> int:
 
 
 def cpu_limit() -> str:
-    """Return the control group's CPU limit as "MICROSECONDS PERIOD"; "" without a limit file."""
+    """Return the CPU limit of the control group as "MICROSECONDS PERIOD". Return "" if there is no limit file."""
     try:
         return (GROUPS / "cpu.max").read_text("utf-8").strip()
     except OSError:
@@ -412,25 +422,25 @@ def cpu_limit() -> str:
 
 
 def nvidia_gpus() -> int | None:
-    """Return the number of GPUs that Nvidia's driver shows; None without that driver."""
+    """Return the number of GPUs that Nvidia's driver shows, or None if there is no such driver."""
     driver = Path("/proc/driver/nvidia")
     return len([*(driver / "gpus").glob("*")]) if driver.exists() else None
 
 
 def open_files() -> tuple[int, int] | None:
-    """Return the limit of open files and the highest allowed limit; None: no limit exists, as on Windows."""
+    """Return the limit of open files and the highest allowed limit. Return None if there is no limit, as on Windows."""
     return None if _limits is None else _limits.getrlimit(_limits.RLIMIT_NOFILE)
 
 
 def raise_open_files() -> None:
-    """Raise the limit of open files as far as the system allows."""
+    """Raise the limit of open files of this process as far as the system allows."""
     if (found := open_files()) and found[0] != found[1]:
         with contextlib.suppress(OSError, ValueError):  # containers may forbid it
             _limits.setrlimit(_limits.RLIMIT_NOFILE, (found[1], found[1]))
 
 
 def be_nicer(by: int) -> None:
-    """Lower this process's priority by `by` nice levels; on Windows, to the class below normal."""
+    """Lower the priority of this process by `by` nice levels. On Windows, change to the class below normal."""
     if not WINDOWS:
         os.nice(by)
     elif by > 0:
@@ -438,15 +448,15 @@ def be_nicer(by: int) -> None:
 
 
 def be_normal() -> None:
-    """Give this process the usual priority, if the system lets it."""
+    """Give this process the usual priority, if the system allows it."""
     with contextlib.suppress(PermissionError):
         if not WINDOWS:
             os.setpriority(os.PRIO_PROCESS, 0, 0)
 
 
 def keep_freed_memory() -> None:
-    """Have glibc keep freed memory: updates allocate and free tensors of some MB, and returning their
-    memory to the system costs page faults.
+    """Have glibc keep freed memory for this process. Updates allocate and free tensors of some MB, and returning their
+    memory to the system would cost page faults.
     """
     if not PORTABLE:
         libc = ctypes.CDLL(None)
@@ -456,7 +466,7 @@ def keep_freed_memory() -> None:
 
 
 def need_linux(option: str, what: str, instead: str) -> None:
-    """Raise UserError if this platform is not Linux. what: subject of the message; instead: the remedy."""
+    """Raise UserError if this platform is not Linux. what: subject of the message. instead: what to do instead."""
     if not sys.platform.startswith("linux"):
         raise UserError(f"{option}: {what} need Linux, and this is {sys.platform}: {instead}")
 
@@ -473,19 +483,19 @@ def _prctl(option: int, value: int) -> None:
 
 
 def at_fork(before: Callable[[], None], in_child: Callable[[], None]) -> None:
-    """Have these functions called when this process forks; on Windows, which cannot fork, do nothing."""
+    """Have these functions called when this process forks. On Windows, do nothing, because it cannot fork."""
     if not WINDOWS:
         os.register_at_fork(before=before, after_in_child=in_child)
 
 
 def end_with_parent() -> None:
-    """Have the kernel kill this process when its parent dies."""
+    """Have the kernel kill this process when its parent process dies."""
     _prctl(PDEATHSIG, KILL)
 
 
 def set_title(text: str) -> None:
-    """Set the process title that `ps` and `top` show, cut to the length of the command line. Also set the kernel's
-    process name, cut to 15 bytes. In portable mode, do nothing.
+    """Set the process title that `ps` and `top` show, cut to the length of the command line. Also set the kernel's name
+    of the process, cut to 15 bytes. In portable mode, do nothing.
     """
     if PORTABLE:
         return
@@ -500,7 +510,7 @@ def set_title(text: str) -> None:
 
 
 def readable(fds: Sequence[int], seconds: float | None = None) -> set[int]:
-    """Wait up to `seconds` for descriptors that are readable or closed at the other end; return them."""
+    """Wait up to `seconds` until some descriptors are readable or closed at the other end. Return these descriptors."""
     if PORTABLE:
         return {fd for fd in connection.wait(fds, seconds) if isinstance(fd, int)}
     poll = select.poll()
@@ -510,7 +520,9 @@ def readable(fds: Sequence[int], seconds: float | None = None) -> set[int]:
 
 
 def reader_of(fd: int) -> Callable[[float], object]:
-    """Return a function of a time limit in seconds, which waits until `fd` is readable and tells whether it is."""
+    """Return a function that waits until `fd` is readable, and tells whether it is. Its argument is a time limit in
+    seconds.
+    """
     if PORTABLE:
         return lambda seconds: connection.wait([fd], seconds)
     poll = select.poll()
@@ -519,8 +531,9 @@ def reader_of(fd: int) -> Callable[[float], object]:
 
 
 def kill_when_closed(fd: int, owner: int) -> None:
-    """Have the kernel kill process `owner`, or process group -`owner` if negative, when the other end of `fd` closes.
-    In portable mode, a thread kills this process and its descendants, once the thread gets the interpreter's lock.
+    """Have the kernel kill the process `owner` when the other end of `fd` closes. If `owner` is negative, this is the
+    process group -`owner`. In portable mode, a thread kills this process and its descendants, once it gets the
+    interpreter's lock.
     """
     if PORTABLE:
         threading.Thread(target=_end_when_closed, args=(fd,), daemon=True).start()
@@ -537,7 +550,7 @@ def _end_when_closed(fd: int) -> None:
 
 
 def has_open(pid: int, file: Path) -> bool:
-    """Tell whether a process has a file open. Raises OSError, or psutil.Error: the process is gone."""
+    """Tell whether a process has a file open. Raises OSError or psutil.Error if the process is gone."""
     found = os.stat(file)
     if not PORTABLE:
         return any(os.path.samestat(os.stat(fd), found) for fd in Path(f"/proc/{pid}/fd").iterdir())
@@ -545,8 +558,10 @@ def has_open(pid: int, file: Path) -> bool:
 
 
 def end_descendants(titled: bool, seconds: float, own: Callable[[], Iterable[int]]) -> None:
-    """Kill all descendants of this process and wait for them. titled: only those with Polyplay's title, and their
-    descendants. own: returns the ids of running processes that this process spawned, which have no title.
+    """Kill all descendants of this process and wait for them.
+
+    titled: whether to kill only processes with Polyplay's title, and their descendants.
+    own: returns the ids of running processes that this process spawned. These have no title.
     """
     if PORTABLE:
         _kill_all(_trees(own()) if titled else _trees([os.getpid()])[1:], seconds)
@@ -578,7 +593,7 @@ def _below(pid: int, titled: bool) -> list[int]:
 
 
 def _trees(roots: Iterable[int]) -> list[Any]:
-    """Return psutil's objects of the processes `roots`, each followed by those of its descendants."""
+    """Return psutil's objects of the processes `roots`. Each one is followed by the objects of its descendants."""
     import psutil
 
     found = list[Any]()
@@ -611,7 +626,7 @@ _preparing = threading.Lock()
 
 
 def spawn_process(process: Any) -> Any:
-    """Start a process that does not import `__main__` again; return its Popen. Raises OSError."""
+    """Start a process that does not import `__main__` again, and return its Popen. Raises OSError."""
     module: Any = spawn
     with _preparing:
         data = module.get_preparation_data
@@ -625,7 +640,9 @@ def spawn_process(process: Any) -> Any:
 
 
 def restart(command: Sequence[str]) -> NoReturn:
-    """Replace this process by a command. On Windows, whose shell would not wait for it, run the command as a child."""
+    """Replace this process by a command. On Windows, run the command as a child process instead, because the shell
+    would not wait for the command.
+    """
     if WINDOWS:
         import subprocess
 

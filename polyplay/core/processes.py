@@ -1,4 +1,4 @@
-"""Processes: the fork server, titles, signals, how a command ends."""
+"""Processes and signals: the fork server, process titles, handlers of signals, and how a command ends."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ def is_limit(e: BaseException) -> bool:
 
 
 def sets_are_fixed() -> bool:
-    """Tell whether PYTHONHASHSEED fixes the order of sets in this process and its children."""
+    """Tell whether PYTHONHASHSEED fixes the order of sets in this process and in its children."""
     return os.environ.get(HASH_SEED, "random") not in ("", "random")
 
 
 @contextlib.contextmanager
 def hash_seed(other: bool = False) -> Iterator[None]:
-    """Fix the order of sets in processes started within this context: use the user's hash seed, or 0 if the user set
-    none. other: use a different seed instead.
+    """Fix the order of sets in processes that are started within this context. They use the user's hash seed, or 0 if
+    the user set none. other: use a different seed instead.
     """
     before, usual = os.environ.get(HASH_SEED), os.environ[HASH_SEED] if sets_are_fixed() else "0"
     os.environ[HASH_SEED] = ("3" if usual != "3" else "0") if other else usual
@@ -57,19 +57,19 @@ def hash_seed(other: bool = False) -> Iterator[None]:
 
 
 def fix_sets() -> None:
-    """Restart this command with a fixed order of sets, unless the order is fixed already."""
+    """Restart this command with a fixed order of sets. Do nothing if the order is already fixed."""
     if not sets_are_fixed():
         with hash_seed():
             platform.restart([sys.executable, *sys.orig_argv[1:]])
 
 
 def may_step(words: Sequence[str]) -> bool:
-    """Tell whether a command may step environments in its own process, where the order of sets matters."""
+    """Tell whether a command may step environments in its own process. The order of sets matters there."""
     return bool(words) and (words[0] in STEPPING or any(word.partition("=")[0] in SERIAL for word in words))
 
 
 def describe_sets(here: bool) -> str:
-    """Return the condition on sets under which a run can be repeated, "" if no condition is needed. here: whether
+    """Return the condition on sets under which a run can be repeated, or "" if no condition is needed. here: whether
     environments step in the user's program, whose sets have a random order.
     """
     return ", and sets in order (start the program with PYTHONHASHSEED=0)" if here and not sets_are_fixed() else ""
@@ -94,7 +94,7 @@ AGAIN = 1.0  # seconds after a signal during which others are ignored: scheduler
 
 
 class Stopped(KeyboardInterrupt):
-    """Raised when a signal asks the process to end. number: the signal's number."""
+    """Raised when a signal asks the process to end. number: number of the signal."""
 
     def __init__(self, number: int):
         super().__init__(name(number))
@@ -106,15 +106,18 @@ def name(number: int) -> str:
 
 
 def install(handler: Handler | signal.Handlers) -> dict[signal.Signals, Any]:
-    """Handle SIGINT, SIGTERM and SIGHUP by `handler`; return earlier handlers. Under nohup, SIGHUP stays ignored."""
+    """Let `handler` handle SIGINT, SIGTERM and SIGHUP. Return the earlier handlers by signal. If SIGHUP is ignored, as
+    under nohup, it stays ignored.
+    """
     handled = [n for n in ENDING if n.name != "SIGHUP" or signal.getsignal(n) != signal.SIG_IGN]
     return {n: signal.signal(n, handler) for n in handled}
 
 
 @contextlib.contextmanager
 def handled(handler: Handler) -> Iterator[None]:
-    """Handle SIGINT, SIGTERM and SIGHUP by `handler` within this context, if in the main thread. If the earlier handler
-    was `end_at_once`, ignore the signals afterward: the work is done, and the exit status must not change.
+    """Let `handler` handle SIGINT, SIGTERM and SIGHUP within this context. Do nothing outside the main thread. If the
+    earlier handler was `end_at_once`, ignore the signals afterward: the work is done, and the exit status must not
+    change.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -128,14 +131,14 @@ def handled(handler: Handler) -> Iterator[None]:
 
 
 def ignore() -> None:
-    """Ignore SIGINT, SIGTERM and SIGHUP, as child processes do, and commands at their end."""
+    """Ignore SIGINT, SIGTERM and SIGHUP. Child processes do this, and commands at their end."""
     for number in ENDING:
         signal.signal(number, signal.SIG_IGN)
     platform.unblock(ENDING)
 
 
 def stop(number: int, frame: FrameType | None) -> NoReturn:
-    """Raise Stopped. During an import, end the process instead, because imports can lose or change an exception."""
+    """Raise Stopped. During an import, end the process instead, because an import can lose or change an exception."""
     while frame is not None:
         if frame.f_code.co_filename == IMPORTS:
             _end(number, f"ended by {name(number)}")
@@ -144,7 +147,7 @@ def stop(number: int, frame: FrameType | None) -> NoReturn:
 
 
 def end_at_once(number: int, frame: FrameType | None) -> NoReturn:
-    """End the process, which has nothing to save yet. An exception could be lost or printed by an import."""
+    """End the process, because it has nothing to save yet. An import could lose or print an exception instead."""
     _end(number, f"{name(number)}: ended before anything had begun")
 
 
@@ -174,10 +177,11 @@ TICK = 0.1  # seconds between calls of `check` while a server starts
 
 
 class ForkServer:
-    """Owner's end of a fork server, which starts at first use or by `ensure_running`. In portable mode there is no
-    server, and this object only holds options for new processes.
+    """Fork server (process that starts others by forking), as seen by the process that owns it. It starts at first use,
+    or by `ensure_running`. In portable mode there is no server, and this object only holds options for new processes.
 
-    tied: whether the server's children die with it. reordered: whether sets in them have another order (hash_seed).
+    tied: whether the server's children die with it.
+    reordered: whether sets have another order in the children (see hash_seed).
     """
 
     def __init__(self, preload: str, tied: bool = False, reordered: bool = False):
@@ -187,7 +191,7 @@ class ForkServer:
         self._lock = threading.Lock()
 
     def ensure_running(self) -> None:
-        """Start the server if it is not running. Raises UserError: no process may start now, see user_modules."""
+        """Start the server if it is not running. Raises UserError if no process may start now, see user_modules."""
         user_modules.refuse("a process")
         with self._lock:
             if not platform.PORTABLE and (not self._pid or self._ended(0.0)):
@@ -214,10 +218,11 @@ class ForkServer:
         self.status = None
 
     def fork(self, title: str, fds: list[int], check: Callable[[], None]) -> tuple[int, int, int, int]:
-        """Fork a process, which then waits for its data. Return the process id and three descriptors: to read the exit
-        status from, to write the data to, and a lifeline, whose closing tells the process that its owner ended.
+        """Fork a process, which then waits for its data. Return the process id and three descriptors. The first is for
+        reading the exit status, and the second for writing the data. The third is a lifeline: if it closes, the process
+        knows that its owner ended.
 
-        check: called repeatedly while the server starts; an exception from `check` ends the wait. Raises OSError.
+        check: called repeatedly while the server starts. An exception from `check` ends the wait. Raises OSError.
         """
         self.ensure_running()
         # a separate pipe as lifeline: the kernel may signal data late, and that signal must not kill the process
@@ -248,7 +253,7 @@ class ForkServer:
         return pid, status, data, lifeline
 
     def _ended(self, seconds: float) -> bool:
-        """Tell whether the server has ended, or ends within `seconds`."""
+        """Tell whether the server has ended, waiting for this up to `seconds`."""
         until = time.monotonic() + seconds
         while self._pid:
             try:
@@ -266,19 +271,19 @@ class ForkServer:
         return True
 
     def fate(self) -> str:
-        """Describe how the server ended; "" if it runs."""
+        """Describe how the server ended. Return "" if it is running."""
         with self._lock:
             ended = self._ended(0.5)
         return ending_text(self.status) if ended and self.status is not None else ""
 
 
 def ending_text(code: int | None) -> str:
-    """Describe how a process ended. code: exit status, or -N if signal N killed it."""
+    """Describe how a process ended. code: its exit status, or -N if signal N killed it."""
     return f"was killed by {name(-code)}" if code and code < 0 else f"ended with exit status {code}"
 
 
 class _Popen(platform.ServerPopen):
-    """multiprocessing's Popen with Polyplay's fork server. The new process does not import `__main__` again."""
+    """Popen of multiprocessing, but with Polyplay's fork server. The new process does not import `__main__` again."""
 
     def _launch(self, process_obj: ForkedProcess) -> None:
         preparation = spawn.get_preparation_data(process_obj.name)
@@ -299,8 +304,8 @@ class _Popen(platform.ServerPopen):
 
 
 class Handle:
-    """Handle by which the main process controls a running worker. The defaults suit a worker in this process, which
-    cannot be killed.
+    """Handle by which the main process controls a running worker. Its defaults suit a worker that runs inside the main
+    process and cannot be killed.
     """
 
     apart: bool = False  # whether the worker is a separate process, here or elsewhere, which can be killed
@@ -309,16 +314,18 @@ class Handle:
 
     @property
     def pid(self) -> int | None:
-        """Process id; None: the worker is not a process of this machine."""
+        """Process id of the worker, or None if the worker is not a process of this machine."""
         return None
 
     @property
     def sentinel(self) -> int | None:
-        """Descriptor that is readable when the worker has ended; None: the worker sends a last message instead."""
+        """Descriptor that becomes readable when the worker has ended. If it is None, the worker sends a last message
+        instead.
+        """
         return None
 
     def turn(self) -> None:
-        """Run a turn of the worker in this thread. Raises the worker's exception; StopIteration: the worker is done."""
+        """Run a turn of the worker in this thread. Raises the worker's exception, or StopIteration if it is done."""
 
     def is_alive(self) -> bool:
         """Tell whether the worker is still running."""
@@ -328,7 +335,7 @@ class Handle:
         """Wait for the worker to end, at most `timeout` seconds."""
 
     def kill(self) -> None:
-        """Kill the worker if it is a process."""
+        """Kill the worker if it is a process of its own."""
 
     def ending(self) -> str:
         """Describe how the worker ended."""
@@ -356,7 +363,9 @@ _spawned = WeakSet["ForkedProcess"]()
 
 
 class ForkedProcess(process.BaseProcess, Handle):
-    """Process forked from a server, or spawned. It ends when its parent ends, even if the parent is daemonic."""
+    """Process that is forked from a server, or spawned in portable mode. It ends when its parent ends, even if the
+    parent is daemonic.
+    """
 
     apart = True
     _start_method = None  # children of this process use the platform's start method
@@ -371,14 +380,16 @@ class ForkedProcess(process.BaseProcess, Handle):
         return first | {k: v for k, v in self.__dict__.items() if k not in ("server", "check")}
 
     def _bootstrap(self, parent_sentinel: int | None = None) -> int:
-        """Run the new process. End a spawned process here, without Python's cleanup, as a fork server ends children."""
+        """Run the new process. A spawned process is ended here, without Python's cleanup, as a fork server ends its
+        children.
+        """
         code: int = super()._bootstrap(parent_sentinel)  # type: ignore[misc]
         if platform.PORTABLE:
             os._exit(code)
         return code
 
     def run(self) -> None:
-        """Run the target, in the new process."""
+        """Run the target function. This is called in the new process."""
         if self.starts:
             user_modules.lift()
             if platform.PORTABLE and (parent := process.parent_process()) is not None:
@@ -386,7 +397,7 @@ class ForkedProcess(process.BaseProcess, Handle):
         super().run()
 
     def start(self, check: Callable[[], None] = lambda: None) -> None:
-        """Fork the process. check: see ForkServer.fork. Raises OSError; UserError: no process may start now."""
+        """Start the process. check: see ForkServer.fork. Raises OSError, or UserError if no process may start now."""
         self.check = check
         self._popen = self._spawn() if platform.PORTABLE else _Popen(self)
         self._sentinel = self._popen.sentinel
@@ -401,7 +412,7 @@ class ForkedProcess(process.BaseProcess, Handle):
         return popen
 
     def ending(self) -> str:
-        """Describe how the process ended, or was lost with its fork server."""
+        """Describe how the process ended, or that it was lost with its fork server."""
         if platform.PORTABLE:
             self.join(1.0)  # its pipes close a moment before its exit status is known
         lost = self.exitcode == LOST and self.server.fate()
@@ -411,7 +422,7 @@ class ForkedProcess(process.BaseProcess, Handle):
         os.kill(self._popen.pid, number)
 
     def end(self) -> None:
-        """Kill the process, and its process group if it leads one; then reap the process."""
+        """Kill the process. If it leads a process group, kill the group too. Then wait for the process to end."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             platform.kill_group(self._popen.pid)  # the group that it leads, if any
         self.kill()
@@ -422,7 +433,7 @@ class ForkedProcess(process.BaseProcess, Handle):
 
 
 def main(channel: int, lifeline: int, preload: str, tied: bool) -> None:
-    """Run a fork server."""
+    """Run a fork server in this process, until its owner ends."""
     ignore()  # also signals to the whole process group, to which only the main process reacts
     kill_when_closed(lifeline, os.getpid())  # even during an import
     if readable([lifeline], 0.0):  # the owner has already ended
@@ -495,7 +506,7 @@ class _Server:
             os.close(fd)
 
     def _become(self, server: int, title: str, status: int, data: int, lifeline: int, fds: list[int]) -> None:
-        """Run as the new process; never return."""
+        """Turn this forked process into the requested process, and run it. Never return."""
         code = 1
         try:
             signal.set_wakeup_fd(-1)

@@ -1,8 +1,8 @@
-"""Blocks, rings, semaphores and locks in shared memory.
+"""Shared memory of worker processes: blocks, ring buffers, semaphores and locks.
 
-Blocks of shared memory are anonymous files (memfd), so nothing remains when the last process with a block ends, even by
-a kill. Waits use unnamed POSIX semaphores inside a block, which count tokens and act as memory fences. Processes share
-no lock, so a killed worker cannot keep one. In portable mode, blocks and waits differ, see `platform`.
+A block of shared memory is an anonymous file (memfd). Nothing remains of it when the last process that uses it ends,
+even by a kill. Waits use unnamed POSIX semaphores inside a block. They count tokens and act as memory fences. Processes
+share no lock, so a killed worker cannot hold one forever. In portable mode, blocks and waits differ, see `platform`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ LINE = 64  # bytes of a cache line: numbers that different workers write are at 
 
 
 class SharedBlock:
-    """Anonymous shared memory. A worker that gets a block as an argument maps the same bytes. named: whether
+    """Anonymous block of shared memory. A worker that gets the block as an argument sees the same bytes. named: whether
     RobustLocks can use the block.
     """
 
@@ -41,7 +41,7 @@ class SharedBlock:
 
     @cached_property
     def memory(self) -> mmap.mmap:
-        """Mapping of the block, made at first use, because a mapping needs a second descriptor."""
+        """Mapping of the block into this process. It is made at first use, because it needs a second descriptor."""
         return mmap.mmap(self.fd, self.nbytes)
 
     def array(self, shape: tuple[int, ...] | int, dtype: DTypeLike, offset: int = 0) -> np.ndarray:
@@ -74,22 +74,24 @@ class _Declared(NamedTuple):
 
 
 def shared_array(dtype: type, shape: Callable[..., tuple[int, ...]]) -> np.ndarray:
-    """Declare an array in a SharedObject's class body. shape: called with the object after its attributes are set."""
+    """Declare an array in the class body of a SharedObject. shape: function of the object that returns the array's
+    shape. It is called after the object's attributes are set.
+    """
     return cast("np.ndarray", _Declared(dtype, shape))
 
 
 class SharedObject:
-    """Object whose arrays, and trees of arrays, lie in one block of shared memory, each array at a new cache line. In
-    every process, `_attach` sets the arrays as attributes.
+    """Object whose arrays lie in one block of shared memory, each at a new cache line. Trees of arrays are possible
+    too. In every process, `_attach` sets the arrays as attributes.
 
-    `LOCAL`: names of other attributes that `_attach` sets. These and the arrays are not pickled.
+    LOCAL: names of other attributes that `_attach` sets. These and the arrays are not pickled.
     """
 
     LOCAL: tuple[str, ...] = ()
     _places: tree.Tree = ()  # places of the arrays in the block, by name
 
     def __init__(self, **arrays: tree.Tree):
-        """arrays: (shape, dtype) of each array, or a tree of these, besides arrays that the class declares."""
+        """arrays: shape and dtype of each array, or a tree of these, besides arrays that the class declares."""
         size, members = 0, [x for cls in reversed(type(self).__mro__) for x in vars(cls).items()]
         declared = {name: (x.shape(self), x.dtype) for name, x in members if isinstance(x, _Declared)}
 
@@ -104,11 +106,11 @@ class SharedObject:
         self._attach()
 
     def _attach(self) -> None:
-        """Set the attributes that each process makes for itself."""
+        """Set the attributes that each process makes for itself, such as the arrays."""
         self.__dict__.update(self.arrays())
 
     def arrays(self) -> tree.Batch:
-        """Return all arrays in this process, by name."""
+        """Return all arrays of the object in this process, by name."""
         return cast("tree.Batch", tree.map(lambda place: self.block.array(*place), self._places))
 
     @property
@@ -117,7 +119,7 @@ class SharedObject:
         return self.block.nbytes
 
     def crossing(self) -> Crossing | None:
-        """Return the flows of data to other machines; None: the object is used on one machine only."""
+        """Return the flows of the object's data to other machines, or None if only one machine uses the object."""
         return None
 
     def __getstate__(self) -> dict[str, object]:
@@ -132,9 +134,10 @@ RELAY = 32  # bytes of a semaphore; the next 8 hold 1 + the number of the line t
 
 
 class Semaphore:
-    """Token count in shared memory: `post` adds tokens; `wait` takes a token, or gives up after `timeout` seconds.
+    """Count of tokens in shared memory, on which one worker waits. `post` adds tokens. `wait` takes a token, or gives
+    up after `timeout` seconds.
 
-    This is an unnamed POSIX semaphore in `LINE` bytes of a block; in portable mode (see `platform`), no tokens are
+    It is an unnamed POSIX semaphore in `LINE` bytes of a block. In portable mode (see `platform`), tokens are not
     counted. relays: semaphores of the lines (connections) to other machines. If the waiting worker is on another
     machine, the semaphore of that machine's line gets the tokens.
     """
@@ -154,18 +157,20 @@ class Semaphore:
             sem_post(self._at)
 
     def relay(self, to: int | None) -> None:
-        """Send future tokens to the line with number `to`; None: the waiting worker is on this machine."""
+        """Send future tokens to the line (connection to another machine) with number `to`. If `to` is None, the waiting
+        worker is on this machine, and this semaphore gets them.
+        """
         self._relay[0] = 0 if to is None else to + 1
 
     @property
     def relayed(self) -> int | None:
-        """Number of the line (connection to another machine) whose semaphore gets the tokens; None: this semaphore gets
-        them, because the waiting worker is on this machine.
+        """Number of the line (connection to another machine) whose semaphore gets the tokens. None if the waiting
+        worker is on this machine.
         """
         return int(self._relay[0]) - 1 if self._relay[0] else None
 
     def wait(self, timeout: float) -> bool:
-        """Take a token; return False if `timeout` seconds pass without one."""
+        """Wait for a token and take it. Return False if none comes within `timeout` seconds."""
         if sem_try(self._at) == 0:
             return True
         return timeout > 0 and sem_wait(self._at, timeout)
@@ -189,7 +194,9 @@ class Semaphores(SharedObject):
         self._all = [Semaphore(cell, relays=self.relays) for cell in self._cells]
 
     def relay_by(self, links: Semaphores) -> None:
-        """Let workers on other machines wait for these semaphores. links: semaphores of the lines to the machines."""
+        """Let workers on other machines wait for these semaphores. links: semaphores of the lines (connections) to
+        them.
+        """
         self.relays = links
         self._attach()
 
@@ -198,7 +205,7 @@ class Semaphores(SharedObject):
 
 
 class Closable(SharedObject):
-    """Shared arrays whose changes are announced by semaphores ("bells"). After `close`, waits raise Closed."""
+    """Shared arrays with semaphores ("bells") that announce changes. After `close`, waits raise Closed."""
 
     _closed = shared_array(np.int64, lambda _: (LINE // 8,))
 
@@ -212,16 +219,18 @@ class Closable(SharedObject):
             raise Closed
 
     def close(self) -> None:
-        """Make every wait, now and later, raise Closed."""
+        """Make all waits for this object raise Closed, now and later."""
         self._closed[0] = 1
         for i in range(self._bells.n):
             self._bells[i].post()
 
 
 class Ring:
-    """Ring buffer of numbers from one producer to one consumer, in order. No method waits; a consumer waits for `bell`.
+    """Ring buffer in shared memory, through which one producer sends numbers to one consumer, in order. Its methods
+    never wait. A consumer waits for `bell` instead.
 
-    cells: int64 [capacity + 2 · 8]; head and tail are a cache line apart. bell: gets a token with every call of put.
+    cells: int64 [capacity + 2 · 8]. Head and tail are a cache line apart.
+    bell: semaphore that gets a token with every call of `put` or `put_all`.
     """
 
     def __init__(self, cells: np.ndarray, bell: Semaphore | None = None):
@@ -235,7 +244,7 @@ class Ring:
         self.put_all([number])
 
     def put_all(self, numbers: Sequence[int]) -> None:
-        """Put these numbers, and post one token for all."""
+        """Put these numbers into the ring, and post one token for all of them."""
         tail, size = int(self._tail[0]), len(self._ring)
         if tail + len(numbers) - int(self._head[0]) > size:
             raise RuntimeError("ring overflow: more numbers in flight than the ring was made for")
@@ -247,7 +256,7 @@ class Ring:
             self._bell.post()
 
     def take_all(self) -> list[int]:
-        """Take all numbers; the semaphore keeps their tokens."""
+        """Take all numbers out of the ring. Their tokens stay in the semaphore."""
         head, tail = int(self._head[0]), int(self._tail[0])
         if head == tail:
             return []
@@ -257,7 +266,9 @@ class Ring:
         return numbers
 
     def take(self, use: np.ndarray, holder: int) -> int | None:
-        """Take and return the next number, after writing `holder` to `use[number]`; None: the ring is empty."""
+        """Take the next number out of the ring and return it. Before that, write `holder` to `use[number]`. Return None
+        if the ring is empty.
+        """
         head = int(self._head[0])
         if head == int(self._tail[0]):
             return None
@@ -267,14 +278,14 @@ class Ring:
         return number
 
     def peek(self) -> list[int]:
-        """Return the numbers in the ring, for reports, and for the replacement of a producer that crashed."""
+        """Return the numbers in the ring without taking them, for reports and for a crashed producer's replacement."""
         head, tail = int(self._head[0]), int(self._tail[0])
         return [int(self._ring[i % len(self._ring)]) for i in range(head, tail)]
 
 
 class RobustLocks:
-    """One worker's view of locks that a dead process cannot keep. Each lock is on the file of a named block. The
-    operating system releases a lock when the process that holds the lock ends, even by a kill.
+    """Locks that a dead process cannot hold, as one worker sees them. Each lock is on the file of a named block. The
+    operating system releases a lock when the process that holds it ends, even by a kill.
     """
 
     def __init__(self, blocks: Sequence[SharedBlock]):
@@ -282,7 +293,7 @@ class RobustLocks:
         self._fds = [platform.reopen(block.fd, block.path) for block in blocks]
 
     def acquire(self, index: int) -> bool:
-        """Try to take a lock; return False if another worker has it."""
+        """Try to take the lock with number `index`. Return False if another worker has it."""
         return platform.lock(self._fds[index])
 
     def release(self, index: int) -> None:

@@ -1,6 +1,6 @@
-"""Trees of arrays, whose first dimension is time, and specs that describe such trees.
+"""Trees of arrays (nested dicts), and specs that describe such trees.
 
-A *tree* is an array or a dict of trees. A *spec* is a `Field` or a dict of specs.
+A *tree* is an array or a dict of trees. A *spec* is a `Field` (shape and type of one array) or a dict of specs.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ Index = int | slice | np.ndarray | EllipsisType | tuple[object, ...]
 
 
 class Field(NamedTuple):
-    """Shape (without the leading [T, B], time and lanes) and NumPy dtype name of one array."""
+    """Shape and NumPy type name of one array. The shape leaves out the leading dimensions [T, B], which are time and
+    lanes (parallel environments).
+    """
 
     shape: tuple[int, ...]
     dtype: str
@@ -28,7 +30,7 @@ class Field(NamedTuple):
 
 
 def stored_dtype(dtype: np.dtype, whole: bool = False) -> str:
-    """Return the type in which rows store numbers of `dtype`: networks support neither unsigned integers of more than
+    """Return the type in which rows store numbers of `dtype`. Networks support neither unsigned integers of more than
     one byte nor floats of more than eight bytes. whole: whether all numbers fit into int64, even if `dtype` is uint64.
     """
     if dtype.kind == "u" and dtype.itemsize > 1:
@@ -40,7 +42,7 @@ Spec = Any  # Field | dict[str, Spec]
 
 
 def map(f: Callable, *trees: Tree) -> Tree:  # noqa: A001 - read as tree.map
-    """Apply `f` leaf by leaf to trees of the same structure."""
+    """Apply `f` to the arrays of one tree, or to matching arrays of several trees with the same structure."""
     head = trees[0]
     if isinstance(head, dict):
         return {k: map(f, *(t[k] for t in trees)) for k in head}
@@ -48,12 +50,12 @@ def map(f: Callable, *trees: Tree) -> Tree:  # noqa: A001 - read as tree.map
 
 
 def at(tree: Tree, index: Index) -> Tree:
-    """Return tree[index], leaf by leaf."""
+    """Return the tree whose arrays are the given arrays at `index`."""
     return map(lambda a: a[index], tree)
 
 
 def leaves(tree: Tree, path: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield pairs (path, leaf), depth first. A path joins the keys with '/'."""
+    """Yield pairs (path, array or field) of a tree, depth first. A path joins the keys with '/'."""
     if isinstance(tree, dict):
         for k, v in tree.items():
             at = f"{path}/{k}" if path else k
@@ -66,7 +68,7 @@ def leaves(tree: Tree, path: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def nest(flat: Batch) -> Tree:
-    """Return the tree for which `flat` is `dict(leaves(tree))`."""
+    """Return the tree that a flat dict of paths describes. This undoes `dict(leaves(tree))`."""
     if set(flat) == {""}:
         return flat[""]
     root: Batch = {}
@@ -80,22 +82,22 @@ def nest(flat: Batch) -> Tree:
 
 
 def zeros(spec: Spec, lead: tuple[int, ...] = ()) -> Tree:
-    """Return NumPy zeros of `spec` with `lead` dimensions in front."""
+    """Return a tree of NumPy zeros as `spec` describes. lead: dimensions in front of each array's shape."""
     return map(lambda f: np.zeros(lead + f.shape, f.dtype), spec)
 
 
 def widen(spec: Spec, lead: tuple[int, ...]) -> Spec:
-    """Return `spec` with `lead` dimensions in front."""
+    """Return `spec` with the dimensions `lead` in front of each shape."""
     return map(lambda f: Field((*lead, *f.shape), f.dtype), spec)
 
 
 def nbytes(spec: Spec) -> int:
-    """Return the number of bytes per row and lane (parallel environment)."""
+    """Return the number of bytes that one row (step) of one lane (parallel environment) takes."""
     return sum(f.nbytes for _, f in leaves(spec))
 
 
 def write(dst: Tree, at: Index, src: Tree) -> None:
-    """Set dst[at] = src, leaf by leaf. `dst` must have all keys of `src`, and may have more."""
+    """Set dst[at] = src for all arrays of the tree. `dst` must have all keys of `src`, and may have more."""
     if isinstance(src, dict):
         for k, v in src.items():
             write(dst[k], at, v)

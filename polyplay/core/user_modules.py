@@ -1,4 +1,4 @@
-"""Import of the user's modules by name. If an import fails, the error is one line."""
+"""Import of the user's modules by name. If an import fails, the error message is one line."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _closed = 0  # number of current reasons to forbid starts
 
 
 def close() -> None:
-    """Forbid this process to start processes or runs, until `lift` is called."""
+    """Forbid this process to start processes or runs. The ban ends when `lift` is called."""
     global _closed
     _closed += 1
 
@@ -40,7 +40,7 @@ def lift() -> None:
 
 @contextlib.contextmanager
 def importing() -> Iterator[None]:
-    """Within this context, forbid this process to start processes or runs."""
+    """Forbid this process to start processes or runs within this context."""
     close()
     try:
         yield
@@ -53,7 +53,7 @@ def refused() -> bool:
 
 
 def refuse(what: str) -> None:
-    """Raise UserError if starts are forbidden now. what: name of the thing to start."""
+    """Raise UserError if this process may not start anything now. what: name of the thing to start, for the message."""
     if not refused():
         return
     stack = (frame for frame, _ in traceback.walk_stack(sys._getframe(1)))  # the caller's frames, innermost first
@@ -66,8 +66,8 @@ def refuse(what: str) -> None:
 
 
 def look_up(module: ModuleType, name: str) -> Any:
-    """Return attribute `name` of a module; `name` may be `Class.attribute`. Raises AttributeError, even for existing
-    attributes of objects that are not classes, such as `__loader__.set_data`.
+    """Return attribute `name` of a module. `name` may be `Class.attribute`. Raises AttributeError: there is no such
+    attribute, or it belongs to an object that is not a class, such as `__loader__.set_data`.
     """
     found: Any = module
     for part in name.split("."):
@@ -79,7 +79,7 @@ def look_up(module: ModuleType, name: str) -> Any:
 
 
 def find(name: str, option: str, allowed: str) -> Any:
-    """Return the object at `name`, as module:NAME. option: the option with this value. Raises UserError."""
+    """Return the object that `name` (module:NAME) names. option: the option with this value. Raises UserError."""
     module, _, attribute = name.partition(":")
     found = import_module(module, name, option, allowed)
     try:
@@ -89,7 +89,9 @@ def find(name: str, option: str, allowed: str) -> Any:
 
 
 def title(given: Any) -> str:
-    """Return the name of a function, class or partial; of another object, that of its class. Return text unchanged."""
+    """Return the name of a function, class or partial. For another object, return the name of its class. Return text
+    unchanged.
+    """
     given = given.func if isinstance(given, partial) else given
     return given if isinstance(given, str) else getattr(given, "__qualname__", type(given).__name__)
 
@@ -99,7 +101,7 @@ PARSERS = ("argparse", "optparse", "getopt", "click", "typer", "absl", "tyro", "
 
 
 class _Held:
-    """Stream that holds written text back until `let_go` is called."""
+    """Output stream that holds written text back until `let_go` is called."""
 
     def __init__(self, stream: Any):
         self.stream, self.waiting = stream, list[str]()
@@ -109,7 +111,7 @@ class _Held:
         return getattr(self.stream, name)
 
     def let_go(self, printed: bool) -> None:
-        """Write text directly again. printed: first write the text that was held back."""
+        """Stop holding text back. printed: whether to write the text that was held back. Otherwise, drop it."""
         self.write = self.stream.write
         if printed and self.waiting:
             self.stream.write("".join(self.waiting))
@@ -117,7 +119,9 @@ class _Held:
 
 @contextlib.contextmanager
 def held_back() -> Iterator[None]:
-    """Hold standard error back within this context. On SystemExit, drop the text, another program's usage message."""
+    """Hold back standard error within this context, then write it. After SystemExit, drop it: it is another program's
+    usage.
+    """
     if sys.stderr is None:
         yield
         return
@@ -155,7 +159,7 @@ def import_module(module: str, name: str, option: str, allowed: str) -> ModuleTy
 
 
 def ending(e: SystemExit) -> str:
-    """Describe why and where user code ended the program."""
+    """Describe why and where the user's code ended the program."""
     frames = traceback.extract_tb(e.__traceback__)
     library = tuple(sysconfig.get_paths()[k] for k in ("stdlib", "purelib", "platlib"))
     own = [f for f in frames if not f.filename.startswith((*library, OURS, "<"))]
@@ -166,7 +170,7 @@ def ending(e: SystemExit) -> str:
 
 
 def file_hint(name: str) -> str:
-    """Return advice if `name` is the path of a file instead of a module; "" for other names."""
+    """Return advice if `name` is the path of a file and not a module. Return "" for other names."""
     module, colon, attribute = name.partition(":")
     path, is_file = Path(module if module.endswith(".py") else f"{module}.py"), module.endswith(".py")
     if colon and not is_file and os.sep not in module:

@@ -1,4 +1,4 @@
-"""A worker's view of its run: shared objects, counters, hyperparameters, and the main process's orders."""
+"""What a worker of a run sees: shared objects, counters, hyperparameters, and the orders of the main process."""
 
 from __future__ import annotations
 
@@ -20,10 +20,11 @@ from polyplay.core.shared_memory import SharedObject, shared_array
 
 
 class Arrow(NamedTuple):
-    """Arrow in a run's diagram: data flow through an edge, an object that workers share.
+    """Arrow in the diagram of a run. It shows that data flows through an edge (an object that workers share).
 
-    givers, takers: names of the arguments by which workers hold the edge. `out` writes to the edge, `source` takes
-    from it, `publish` publishes weights, `params` reads weights, `update` applies updates, `server` serves weights.
+    givers, takers: names of the arguments by which workers hold the edge. Through `out`, a worker writes to the edge.
+        Through `source`, it takes from the edge. `publish` publishes weights, `params` reads weights, `update` applies
+        updates, and `server` serves weights.
     """
 
     label: str
@@ -52,14 +53,14 @@ class Edge:
         return []
 
     def close(self) -> None:
-        """Make all present and later waits raise Closed."""
+        """Make all waits for this object raise Closed, now and later."""
 
 
 class Holder:
-    """Description that contains other descriptions: a learner's source contains a queue, a LearnerSpec a policy."""
+    """Base class of descriptions that contain other descriptions. For example, a LearnerSpec contains a policy."""
 
     def holds(self) -> Mapping[str, Any]:
-        """Return the contained parts by name. An edge has a name that Arrow lists, such as `out`."""
+        """Return the contained parts by name. An edge (shared object) has a name that Arrow lists, such as `out`."""
         return {}
 
 
@@ -90,7 +91,7 @@ class Timed:
 
 
 class WorkerCounters:
-    """One worker's row of counters, written only by that worker. Counters grow; readers take differences."""
+    """Counters of one worker, which only this worker writes. Counters only grow, so readers compare two reads."""
 
     def __init__(self, counters: Counters, i: int):
         self.values, self.lags, self.sizes = counters.values[i], counters.lags[i], counters.sizes[i]
@@ -98,7 +99,7 @@ class WorkerCounters:
         self._at, self._names = counters.columns, counters.names
 
     def timed(self, column: str) -> Timed:
-        """Return a context manager that adds the seconds spent inside to counter `column`."""
+        """Return a context manager that measures the time spent inside, and adds the seconds to counter `column`."""
         return Timed(self.values, self._at[column])
 
     def add(self, column: str, amount: float) -> None:
@@ -111,7 +112,7 @@ class WorkerCounters:
         return float(self.values[self._at[column]])
 
     def lag(self, lags: np.ndarray) -> None:
-        """Count the policy lags of rows that were trained on. lags: int [n], in optimizer updates."""
+        """Count the policy lags of rows (steps of lanes) that were trained on. lags: int [n], in optimizer updates."""
         if lags.size == 0:
             return
         self.lags += np.bincount(np.maximum(np.minimum(lags, LAGS - 1), 0), minlength=LAGS)
@@ -121,13 +122,13 @@ class WorkerCounters:
         values[at["lag_max"]] = max(values[at["lag_max"]], lags.max())
 
     def served(self, n: int, calls: int = 1) -> None:
-        """Count `calls` calls that processed `n` items each, such as a network's calls for `n` rows."""
+        """Count `calls` calls that processed `n` items each. For example, one call of a network processes `n` rows."""
         self.sizes[min(n, SIZES - 1)] += calls
         self.values[self._at["served"]] += n * calls
         self.values[self._at["calls"]] += calls
 
     def depth(self, n: int) -> None:
-        """Record that `n` items wait in the worker's queue; the mean over all such records is reported."""
+        """Record that `n` items wait in the worker's queue. The mean of all records is reported."""
         self.values[self._at["depth_sum"]] += n
         self.values[self._at["depth_count"]] += 1
 
@@ -137,7 +138,7 @@ class WorkerCounters:
         self.values[at] += 1
 
     def task_steps(self, tasks: np.ndarray) -> None:
-        """Count one agent step for each of these task numbers."""
+        """Count one agent step for each task number in `tasks`."""
         self.tasks += np.bincount(tasks, minlength=len(self.tasks))
 
     def losses(self, metrics: dict[str, float]) -> None:
@@ -146,13 +147,13 @@ class WorkerCounters:
                 self.metrics[self._names[name]] += value, 1
 
     def tally(self, name: str, total: float, n: float) -> None:
-        """Add `total`, the sum of `n` values, to a metric that is reported as a mean."""
+        """Add `n` values with the sum `total` to a metric that is reported as a mean."""
         if name in self._names:
             self.metrics[self._names[name]] += total, n
 
 
 class Counters(SharedObject):
-    """Counters of all workers in shared memory, one row per worker."""
+    """Counters of all workers in shared memory. Each worker has one row."""
 
     values = shared_array(np.float64, lambda c: (c.workers, -(-len(COLUMNS) // 8) * 8))
     lags = shared_array(np.int64, lambda c: (c.workers, LAGS))
@@ -174,12 +175,14 @@ class Counters(SharedObject):
         return WorkerCounters(self, i)
 
     def column(self, name: str) -> np.ndarray:
-        """Return one counter's values of all workers, float64 [workers]."""
+        """Return the values of one counter for all workers, float64 [workers]."""
         return self.values[:, self.columns[name]]
 
 
 class CounterFlow(Cells):
-    """Flow between machines: a worker's counters and new games. A learner's checkpoint part is sent before `saved`."""
+    """Flow that sends a worker's counters and new games to the main machine. A learner's part of a checkpoint is sent
+    before the counter `saved`, which announces the part.
+    """
 
     every = COUNTING
 
@@ -205,7 +208,9 @@ class CounterFlow(Cells):
 
 
 class ProgressFlow(Cells):
-    """Flow of all counters to the machine of a judge (a worker that plays test matches), except rows of its workers."""
+    """Flow that sends all counters to the machine of a judge (a worker that plays test matches). The rows of that
+    machine's own workers are not overwritten there.
+    """
 
     every = COUNTING
 
@@ -220,26 +225,28 @@ class ProgressFlow(Cells):
 
 @dataclass(frozen=True)
 class SchedulePoint:
-    """Value, and when it starts to hold (`at`): a fraction of the run if `part`, else agent steps trained on."""
+    """Value of a hyperparameter, and the time `at` which it starts to hold. If `part` is true, the time is a fraction
+    of the run. Otherwise, it is a number of agent steps trained on.
+    """
 
     value: float
     at: float
     part: bool
 
     def steps(self, total: float) -> float:
-        """Return the number of agent steps after which the value holds, in a run of `total` agent steps."""
+        """Return the number of agent steps after which this value holds, in a run of `total` agent steps."""
         return self.at * total if self.part else self.at
 
 
 @dataclass(frozen=True)
 class HyperparameterSchedule:
-    """Values of the hyperparameter `name`, in order; each value holds until the next one starts."""
+    """Schedule of the hyperparameter `name`: its values in order. Each value holds until the next one starts."""
 
     name: str
     points: tuple[SchedulePoint, ...]
 
     def reached(self, learnt: float, total: float) -> SchedulePoint | None:
-        """Return the SchedulePoint that holds after `learnt` of `total` agent steps; None before the first point."""
+        """Return the point that holds after `learnt` of `total` agent steps, or None before the first point."""
         return next((point for point in reversed(self.points) if point.steps(total) <= learnt), None)
 
 
@@ -269,8 +276,8 @@ class Hyperparameters(SharedObject):
         self._values[self._names[name]] = value
 
     def keep_to_schedules(self, learnt: float, total: float) -> dict[str, SchedulePoint]:
-        """Set each scheduled hyperparameter to its value after `learnt` of `total` agent steps: before the first point,
-        the configured value. Return the points that hold now, by name.
+        """Set each scheduled hyperparameter to its value after `learnt` of `total` agent steps. Before the first point
+        of its schedule, this is the configured value. Return the points that hold now, by name.
         """
         held = {s.name: s.reached(learnt, total) for s in self.schedules}
         for name, point in held.items():
@@ -278,8 +285,10 @@ class Hyperparameters(SharedObject):
         return {name: point for name, point in held.items() if point is not None}
 
     def restore(self, values: Mapping[str, float], configured: Mapping[str, float] | None) -> None:
-        """Restore a checkpoint's values, except those whose configured value has changed since the checkpoint.
-        configured: values that were configured then; None: unknown, so restore all.
+        """Restore the values of a checkpoint, except those whose configured value has changed since then.
+
+        configured: values that were configured when the checkpoint was made. If None, these are unknown, and all values
+            are restored.
         """
         for name in values.keys() & self._names.keys():
             if configured is None or configured.get(name) == self.configured[name]:
@@ -297,7 +306,9 @@ class Hyperparameters(SharedObject):
 
 
 class HyperparameterFlow(Cells):
-    """Flow of hyperparameters to other machines. A learner's machine keeps its scheduled values and `remaining`."""
+    """Flow that sends hyperparameters to other machines. A learner's machine ignores scheduled values and `remaining`,
+    because its learner sets them.
+    """
 
     every = COUNTING  # `remaining` changes with each update
 
@@ -313,7 +324,7 @@ class HyperparameterFlow(Cells):
 
 
 class RunControl(SharedObject):
-    """Orders of the main process to all workers: run, save, finish, leave, or stop at once."""
+    """Orders of the main process to all workers: continue, save, finish, leave, or stop at once."""
 
     _flags = shared_array(np.int64, lambda _: (8,))
     dismissed = shared_array(np.int64, lambda _: (2 * SEATS,))  # whether a worker must leave, by its counter row
@@ -345,36 +356,36 @@ class RunControl(SharedObject):
     until = property(lambda self: float(self._flags[self.PAUSE]) or math.inf)
 
     def pause_at(self, steps: int) -> None:
-        """Have learners save and end after `steps` agent steps learned from since the start of the run."""
+        """Tell learners to save and end once they have learned from `steps` agent steps since the start of the run."""
         self._flags[self.PAUSE] = steps
 
     def halt(self) -> None:
-        """Stop all workers at once: every wait raises Closed."""
+        """Stop all workers at once. Every wait then raises Closed."""
         self._flags[self.HALT] = 1
 
     def finish(self) -> None:
-        """Have learners save at their next update, and then end."""
+        """Tell learners to save at their next update, and then to end."""
         self._flags[self.FINISH] = 1
 
     def save(self) -> None:
-        """Have learners save at their next update."""
+        """Tell learners to save at their next update."""
         self._flags[self.SAVE] += 1
 
     def take(self, mark: float) -> None:
-        """Announce that the parts of a save were collected. mark: value of a learner's counter `saved`."""
+        """Announce that all parts of a save were collected. mark: value of a learner's counter `saved`."""
         self._flags[self.TAKEN] = round(mark * self.REPEATS)
 
     # mark of the save whose parts were collected last
     taken = property(lambda self: float(self._flags[self.TAKEN]) / self.REPEATS)
 
     def rescue(self, index: int) -> None:
-        """Stop all workers after a failure; learner `index` first saves its intact state."""
+        """Stop all workers after a failure. Learner `index` first saves its state, which is intact."""
         self._flags[self.RESCUE] = index + 1
         self.halt()
 
     @property
     def rescuer(self) -> int | None:
-        """Number of the learner that must save its intact state before it stops; None: no learner must."""
+        """Number of the learner that must save its intact state before it stops, or None if no learner must."""
         index = int(self._flags[self.RESCUE])
         return index - 1 if index else None
 
@@ -387,8 +398,8 @@ class RunControl(SharedObject):
 class Adjustable:
     """Whole number from `low` to `high` that may change during the run.
 
-    `set` requests a number and returns at once; `get` returns the current number. Crew.dial returns an Adjustable for
-    the number of a role's workers.
+    `get` returns the current number. `set` requests another number, and returns at once. For example, Crew.dial returns
+    an Adjustable for the number of a role's workers.
     """
 
     name: str
@@ -402,20 +413,26 @@ ENDING = 1.0  # seconds that a rollout may still take when the run ends; longer 
 
 
 def seed_of(seed: int, incarnation: int) -> int:
-    """Return the seed of environments and action noise, so that a worker's replacement gets other episodes."""
+    """Return the seed of a worker's environments and action noise. It depends on the worker's incarnation, so that the
+    replacement of a lost worker plays other episodes.
+    """
     return seed + 1_000_003 * incarnation
 
 
 def next_incarnation(incarnation: int | None, resumes: int) -> int:
-    """Return a worker's incarnation: 1000 × `resumes` + the number of replacements. incarnation: that of the replaced
-    worker; None: this is the first worker. After 999 replacements, the number continues at 1.
+    """Return the incarnation of a new worker: 1000 × `resumes`, plus the number of replacements so far. After 999
+    replacements, the number continues at 1.
+
+    incarnation: incarnation of the worker that is replaced. If None, the new worker is the first.
     """
     replaced = 0 if incarnation is None else incarnation % 1000 % 999 + 1
     return replaced + 1000 * resumes
 
 
 class RoleSize(SharedObject):
-    """Requested and current number of a role's workers. Any worker may request; the main process adds or dismisses."""
+    """Number of workers of a role, as requested and as it is now. Any worker may request a number. The main process
+    then adds or dismisses workers.
+    """
 
     _cells = shared_array(np.int64, lambda _: (8,))
 
@@ -438,13 +455,14 @@ class RoleSize(SharedObject):
 
 @dataclass
 class TurnHooks:
-    """Callbacks that a worker offers to the code that runs it. rescue(): save a learner's intact state after a failure.
+    """Callbacks that a worker offers to the code that runs it.
 
-    If all workers take turns in one thread, a checkpoint may be made between two rounds of turns: write_part(number)
-    writes the worker's part; a learner's number() returns the number that a checkpoint would get now.
-
-    compiled(update): called when updates become compiled; `update` is the first of these. repeats(update): in a
-    reproduction, tells whether the original run compiled `update`.
+    rescue: saves a learner's intact state after a failure.
+    write_part: write_part(number) writes the worker's part of checkpoint `number`, if all workers take turns in one
+        thread.
+    number: in the same case, returns the number that a checkpoint of this learner would get now.
+    compiled: called when updates become compiled, with the number of the first compiled update.
+    repeats: in a reproduction of a run, tells whether the original run compiled this update.
     """
 
     rescue: Callable[[], None] | None = None
@@ -457,7 +475,7 @@ class TurnHooks:
 
 @dataclass
 class WorkerContext:
-    """Identity of a worker in its run, with the run's counters and orders. Attributes in `OWN` are not pickled."""
+    """Identity of a worker in its run, with the counters and orders of the run. Attributes in `OWN` are not pickled."""
 
     OWN: ClassVar = ("counters", "hooks", "ending_since", "log")
 
@@ -487,12 +505,12 @@ class WorkerContext:
 
     @cached_property
     def ending_since(self) -> float:
-        """Time in seconds, of the monotonic clock, when this worker first saw that the run ends."""
+        """Time when this worker first saw that the run ends, in seconds of the monotonic clock."""
         return time.monotonic()
 
     @property
     def noise_seed(self) -> int:
-        """Seed of the action noise; with a lane's number, the key of that lane's noise."""
+        """Seed of the action noise. Together with a lane's number, it is the key of that lane's noise."""
         return seed_of(self.seed, self.incarnation)
 
     env_seed = noise_seed
@@ -509,14 +527,14 @@ class WorkerContext:
 
     def late(self, left: float = 0.0) -> bool:
         """Tell whether the ending run no longer waits for this worker: more than ENDING seconds have passed since
-        `ending_since`, or the worker needs more than that (`left` seconds).
+        `ending_since`, or the worker still needs more than that. left: seconds that the worker still needs.
         """
         if not self.control.finishing:
             return False
         return max(left, time.monotonic() - self.ending_since) > ENDING
 
     def turn(self) -> None:
-        """Count a turn (pass of the worker's loop) and store the time. Raises Closed: the run was halted."""
+        """Count one turn (pass of the worker's loop), and store its time. Raises Closed if the run was halted."""
         values = self.counters.values
         values[0], values[1] = time.monotonic(), values[1] + 1  # counters stamp, stamps
         if self.control.halted:

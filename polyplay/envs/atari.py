@@ -1,4 +1,4 @@
-"""Atari games: options, presets, ids, start states, published scores, evaluation protocols."""
+"""Options of Atari games, their presets and ids, start states, published scores, and evaluation protocols."""
 
 from __future__ import annotations
 
@@ -42,7 +42,9 @@ KINDS = ("human", "substitute")
 
 @dataclass(frozen=True)
 class Start:
-    """A start state. presses: (button number, frames) pairs after a reset; frames: frames before the agent plays."""
+    """A start state of a game. presses: (button number, frames) pairs after a reset. frames: frames before the agent
+    plays.
+    """
 
     presses: tuple[tuple[int, int], ...]
     frames: int
@@ -62,7 +64,10 @@ class Starts:
 
 
 def load_starts(path: str, game: str = "") -> Starts:
-    """Read start states of ROM `game` ("": any). Raises UserError: the file is missing, invalid or of another ROM."""
+    """Read start states of the ROM `game`, or of any ROM if `game` is "". Raises UserError if the file is missing, is
+    invalid,
+    or is of another ROM.
+    """
     try:
         data = Path(path).read_bytes()
     except OSError as e:
@@ -120,7 +125,7 @@ def _press(word: str, where: str) -> tuple[int, int]:
 
 
 def spelled(buttons: list[str]) -> list[str]:
-    """Convert buttons, one per frame, to words of a start file: ["NOOP", "NOOP", "FIRE"] → ["NOOP*2", "FIRE"]."""
+    """Convert buttons, one per frame, to words of a file of starts: ["NOOP", "NOOP", "FIRE"] → ["NOOP*2", "FIRE"]."""
     runs = [(button, len(list(same))) for button, same in groupby(buttons)]
     return [button if n == 1 else f"{button}*{n}" for button, n in runs]
 
@@ -197,7 +202,7 @@ class Atari:
 
     @property
     def frames(self) -> int:
-        """Number of frames per step; if each step draws the number, its mean, rounded down."""
+        """Number of frames per step. If each step draws its number at random, this is the mean, rounded down."""
         return (self.frameskip_min + self.frameskip) // 2 if self.frameskip_min else self.frameskip
 
     @property
@@ -209,7 +214,7 @@ class Atari:
 
     @property
     def native(self) -> bool:
-        """Whether ale-py's vector environment plays the game; otherwise ale-py's plain emulator does."""
+        """Whether ale-py's vector environment plays the game. If not, ale-py's plain emulator plays it."""
         return self.pipeline == "native" or (self.pipeline == "auto" and not self.beyond)
 
 
@@ -261,7 +266,7 @@ PRESETS: dict[str, dict[str, object]] = {  # preset → options of class Atari; 
 
 
 def atari_preset(name: str) -> dict[str, object]:
-    """Return the options of an Atari preset. Raises UserError: unknown name."""
+    """Return the options of an Atari preset. Raises UserError if there is no preset of this name."""
     if name not in PRESETS:
         raise UserError(f"--atari: {name!r} given{closest_names(name, PRESETS)}; allowed: auto, {', '.join(PRESETS)}")
     return dict(PRESETS[name])
@@ -280,7 +285,7 @@ SKIPS: dict[str, dict[str, object]] = {  # word after the game's name in an olde
 
 
 def id_options(name: str) -> dict[str, object]:
-    """Return the options that an older Atari id, such as 'Pong-v4', sets; {} for all other ids."""
+    """Return the options that an older Atari id, such as 'Pong-v4', sets. Return {} for all other ids."""
     found = OLD_ID.fullmatch(name)
     if name.startswith("ALE/") or found is None:
         return {}
@@ -304,8 +309,9 @@ def _id_text(name: str) -> str:
 
 
 def is_game(name: object, given: Mapping[str, object]) -> bool:
-    """Tell whether Polyplay's own Atari code plays the environment `name` (or all of several tasks) with the options
-    `given`. Gymnasium plays an older id that is given a wrapper or obs_type=ram.
+    """Tell whether Polyplay's own Atari code plays the environment `name` with the options `given`. If `name` lists
+    several tasks, tell whether it plays all of them. Gymnasium plays an older id that is given a wrapper or
+    obs_type=ram.
     """
     if words := task_words(name):
         return all(is_game(task, given) for task, _ in words)
@@ -323,7 +329,7 @@ def is_game(name: object, given: Mapping[str, object]) -> bool:
 
 
 def read_options(title: str, given: Mapping[str, object]) -> Atari:
-    """Return a game's options: those given, else those of its id; images are gray. Raises UserError: a wrong option."""
+    """Return a game's options: those given, else those of its id. Images are gray. Raises UserError: a wrong option."""
     found: dict[str, Any] = {**id_options(title), **given}
     if (shown := found.pop(IMAGES, None)) is not None:
         height, width = shown.size or (0, 0)
@@ -335,7 +341,7 @@ def read_options(title: str, given: Mapping[str, object]) -> Atari:
 
 def registered(name: str) -> tuple[str, dict[str, object]]:
     """Return the id under which Gymnasium registers an older Atari id, and the keyword arguments that this id needs.
-    Raises UserError: a "-ram" id, whose observations are the console's memory; the message names a replacement.
+    Raises UserError for a "-ram" id, whose observations are the console's memory. The message names a replacement.
     """
     found = OLD_ID.fullmatch(name)
     if found is None:
@@ -372,7 +378,7 @@ NO_SINGLE_PLAYER = {"combat", "joust", "mazecraze", "maze_craze", "warlords"}
 
 
 def native_games() -> dict[str, str]:
-    """Return {name in an id: ROM name}, such as {"MsPacman": "ms_pacman"}. Raises UserError: ale-py is missing."""
+    """Return {name in an id: ROM name}, such as {"MsPacman": "ms_pacman"}. Raises UserError if ale-py is missing."""
     try:
         from ale_py import roms
     except ImportError as e:
@@ -386,7 +392,7 @@ def _title(game: str) -> str:
 
 
 def rom(name: str) -> str:
-    """Return an id's ROM name: 'ALE/MsPacman-v5' or 'MsPacman-v4' → 'ms_pacman'. Raises UserError: no such game."""
+    """Return an id's ROM name: 'ALE/MsPacman-v5' or 'MsPacman-v4' → 'ms_pacman'. Raises UserError: unknown game."""
     known = native_games()
     old = None if name.startswith("ALE/") else OLD_ID.fullmatch(name)
     game = old[1] if old else name.removeprefix("ALE/")
@@ -402,7 +408,7 @@ def rom(name: str) -> str:
 
 
 def actions_of(game: str, full: bool) -> tuple[str, ...]:
-    """Return the names of a game's actions by number. full: all 18 actions instead of the game's minimal set."""
+    """Return the names of a game's actions, by number. full: all 18 actions, not only the game's minimal set."""
     return _action_sets(game)[full]
 
 
@@ -424,7 +430,7 @@ def fires(game: str) -> bool:
 
 
 def describe(envs: Envs) -> EnvSpec:
-    """Describe an Atari game. Raises UserError: unknown game or option, or ale-py is missing."""
+    """Describe an Atari game. Raises UserError if the game or an option is unknown, or ale-py is missing."""
     game, o = rom(envs.title), read_options(envs.title, envs.options)
     actions = actions_of(game, o.full_actions)
     obs = Field(o.shape, "uint8")
@@ -448,7 +454,7 @@ def describe(envs: Envs) -> EnvSpec:
 
 
 def _named_images(leaves: tuple[str, ...] | None, title: str) -> tuple[str, ...] | None:
-    """Return the paths of images that --images names; None: not given. Raises UserError: an unknown name."""
+    """Return the paths of images that --images names; None: not given. Raises UserError for an unknown name."""
     if leaves is None:
         return None
     need(set(leaves) <= {BARE}, f"--images: {','.join(leaves)} given; allowed for {title}: none, or {BARE}")
@@ -503,7 +509,7 @@ def score_table(name: str) -> dict[str, dict[str, float]]:
 
 
 def baseline_scores(baselines: str) -> dict[str, tuple[float, float]]:
-    """Return {game: (random score, human score)}. On video_pinball's random score, see evaluation.scores.TRAP."""
+    """Return {game: (random score, human score)}. About video_pinball's random score, see evaluation.scores.TRAP."""
     table, (_, suffix) = score_table("atari_scores.csv"), BASELINES[baselines]
     low, high = dict(table[f"random{suffix}"]), table[f"human{suffix}"]
     if baselines != "nature":
@@ -512,7 +518,7 @@ def baseline_scores(baselines: str) -> dict[str, tuple[float, float]]:
 
 
 def normalize(scores: Mapping[str, float], ends: Ends) -> dict[str, float]:
-    """Return human-normalized scores {game: percent} of the games in `ends`: 0 is random play, 100 the human."""
+    """Return human-normalized scores {game: percent} of the games in `ends`. 0 is random play, and 100 is the human."""
     return {g: 100.0 * (x - ends[g][0]) / (ends[g][1] - ends[g][0]) for g, x in scores.items() if g in ends}
 
 
@@ -565,15 +571,15 @@ PROTOCOLS = {p.name: p for p in ALL}
 
 
 def protocol(name: str) -> Protocol:
-    """Return a protocol by name. Raises UserError: unknown name."""
+    """Return an evaluation protocol by name. Raises UserError if there is no protocol of this name."""
     if name not in PROTOCOLS:
         raise UserError(f"--protocol: {name!r} given{closest_names(name, PROTOCOLS)}; allowed: {', '.join(PROTOCOLS)}")
     return PROTOCOLS[name]
 
 
 def game(envs: Envs) -> str | None:
-    """Return the ROM name of an Atari run, such as "ms_pacman" or that of the task `envs.only` of several. None: the
-    run does not play a single Atari game.
+    """Return the ROM name of an Atari run, such as "ms_pacman". With several tasks, it is that of the task `envs.only`.
+    Return None if the run does not play a single Atari game.
     """
     if words := task_words(envs.name):
         return game(replace(envs, name=words[envs.only][0], only=-1)) if envs.only >= 0 else None
@@ -591,7 +597,7 @@ def is_board(envs: Envs) -> bool:
 
 
 def _check(how: Protocol, envs: Envs) -> None:
-    """Raises UserError: the protocol is not for the kind of game that `envs` plays."""
+    """Raises UserError if the protocol is not for the kind of game that `envs` plays."""
     here = [p.name for p in ALL if p.name == "run" or (is_board(envs) if p.board else plays_games(envs))]
     if how.name not in here:
         kind = "board games (game:NAME)" if how.board else "Atari games"
@@ -600,8 +606,9 @@ def _check(how: Protocol, envs: Envs) -> None:
 
 
 def apply(how: Protocol, envs: Envs, starts: str | None = None) -> tuple[Envs, Starts | None]:
-    """Return the run's environments with the protocol's options, and the start states read from the file `starts`
-    (None: the protocol uses none). Raises UserError: the protocol does not fit the environments or the file.
+    """Return the run's environments with the protocol's options, and the start states read from the file `starts`. If
+    the protocol uses no start states, they are None. Raises UserError if the protocol does not fit the environments or
+    the file.
     """
     meant = starts is None or how.name == "human-starts"
     need(meant, f"--starts {starts} is for --protocol human-starts, {how.name} given")
@@ -624,5 +631,5 @@ def apply(how: Protocol, envs: Envs, starts: str | None = None) -> tuple[Envs, S
 
 
 def label(how: Protocol, starts: Starts | None) -> str:
-    """Return the protocol's name for tables, followed by the kind of the start states if humans did not play them."""
+    """Return the protocol's name for tables. If humans did not play the start states, their kind follows the name."""
     return how.name if starts is None or starts.kind == "human" else f"{how.name} ({starts.kind})"

@@ -1,7 +1,8 @@
-"""One Atari game, played by ale-py's plain emulator.
+"""One Atari game, played by ale-py's plain emulator, not by ale-py's vector environment.
 
-The environment has every option of `Atari`, and its state can be saved and restored. Options that ale-py's vector
-environment has too mean the same here. No-ops and sticky actions have the same distribution, but other random draws.
+This environment has every option of `Atari`, and its state can be saved and restored. Options that ale-py's vector
+environment has too mean the same here. No-ops and sticky actions have the same distribution in both, but other random
+draws.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ Taps = tuple[np.ndarray, np.ndarray]  # pixel numbers on an axis, and their weig
 
 
 def opencv_gray(rgb: Picture) -> Picture:
-    """Compute gray values as OpenCV's COLOR_RGB2GRAY does: uint8, from 15-bit weights, rounded."""
+    """Compute gray values as OpenCV's COLOR_RGB2GRAY does: as uint8, from 15-bit weights, rounded."""
     whole = rgb.astype(np.int32)
     return ((whole[..., 0] * 9798 + whole[..., 1] * 19235 + whole[..., 2] * 3735 + (1 << 14)) >> 15).astype(np.uint8)
 
@@ -60,7 +61,7 @@ GRAYS: dict[str, Callable[[Picture], Picture]] = {
 
 @cache
 def resizer(kind: str, height: int, width: int, to_height: int, to_width: int) -> Callable[[Picture], Picture]:
-    """Return a function that resizes pictures and rounds them to uint8; no side may become longer."""
+    """Return a function that resizes pictures and rounds them to uint8. No side may become longer."""
     if (height, width) == (to_height, to_width):
         return _rounded
     rows, columns = height / to_height, width / to_width
@@ -77,7 +78,7 @@ def resizer(kind: str, height: int, width: int, to_height: int, to_width: int) -
 
 
 def _rounded(picture: Picture) -> Picture:
-    """Round to uint8, as OpenCV's cvRound does: halves become even."""
+    """Round to uint8 as OpenCV's cvRound does. Halves become even."""
     return picture if picture.dtype == np.uint8 else np.rint(picture).astype(np.uint8)
 
 
@@ -98,7 +99,7 @@ def _blocks(rows: int, columns: int, picture: Picture) -> Picture:
 
 
 def _along(picture: Picture, taps: Taps, axis: int) -> Picture:
-    """Return Σ picture[tap] · weight over the taps along an axis, summed in the order of the taps."""
+    """Return Σ picture[tap] · weight over the taps (pixels to add) along an axis, summed in the order of the taps."""
     return reduce(np.add, (picture.take(i, axis) * (w if axis else w[:, None]) for i, w in zip(*taps, strict=True)))
 
 
@@ -107,7 +108,7 @@ def _floating(rows: Taps, columns: Taps, picture: Picture) -> Picture:
 
 
 def _stacked(per_pixel: Sequence[Sequence[tuple[int, float]]], dtype: type) -> Taps:
-    """Stack lists of (pixel number, weight), one list for each pixel of the result, padded with weight 0."""
+    """Stack lists of (pixel number, weight), padded with weight 0. There is one list for each pixel of the result."""
     both = np.array(list(zip_longest(*per_pixel, fillvalue=(0, 0.0))))  # float64 [taps, size of the result, 2]
     return both[..., 0].astype(np.int64), both[..., 1].astype(dtype)
 
@@ -180,11 +181,11 @@ Begun = tuple[np.ndarray, Batch]  # result of reset()
 
 
 def script(text: str, own: tuple[str, ...], title: str) -> list[Step]:
-    """Convert the option `start` or `life_start` of a game with the actions `own` to steps.
+    """Convert the option `start` or `life_start` of a game with the actions `own` to a list of steps.
 
-    "noops" is a random number of no-ops. "FIRE" presses FIRE for one frame, "FIRE*4" for four; "#2" presses the third
-    action. Commas join presses to one word; if the game lacks a button, the rest of the word is skipped. Raises
-    UserError: an unknown word.
+    "noops" is a random number of no-ops. "FIRE" presses FIRE for one frame, "FIRE*4" for four. "#2" presses the third
+    action. Commas join presses to one word. If the game lacks a button, the rest of the word is skipped. Raises
+    UserError if a word is unknown.
     """
     import ale_py
 
@@ -206,11 +207,12 @@ def script(text: str, own: tuple[str, ...], title: str) -> list[Step]:
 
 
 class Painter:
-    """Converter of screens, gray [height, width] or color [height, width, 3], to planes of the observation's size.
+    """Converter of screens to planes (single images) of the observation's size. Screens are gray [height, width] or
+    color [height, width, 3].
 
-    Most of a screen stays the same in a step, so only changed rows are computed, in blocks that map to whole rows of
-    the plane (210 rows to 84: 42 blocks of 5 rows, each to 2). Blocks make a step 1.5 times as fast. Raises UserError:
-    a plane would be larger than the screen.
+    Most of a screen stays the same in a step, so only changed rows are computed. They are computed in blocks that map
+    to whole rows of the plane. For example, 210 rows become 84 in 42 blocks of 5 rows, each of which gives 2. Blocks
+    make a step 1.5 times as fast. Raises UserError if a plane would be larger than the screen.
     """
 
     def __init__(self, o: Atari, height: int, width: int, title: str):
@@ -231,7 +233,7 @@ class Painter:
         self.empty = True
 
     def __call__(self, screen: np.ndarray) -> np.ndarray:
-        """Return the plane of a screen, valid until the next call."""
+        """Return the plane of a screen. It is valid until the next call."""
         now = screen[: self.height].reshape(self.n, -1)
         words, before = now.view(np.uint64), self.last.view(np.uint64)  # a row of 160 pixels is whole uint64 words
         at = np.arange(self.n) if self.empty else np.flatnonzero((words != before).any(1))
@@ -246,8 +248,10 @@ class Painter:
 
 
 class AtariEnv(gymnasium.Env):
-    """One Atari game: observations uint8 [stack, height, width], raw rewards. With life_loss="terminate", a lost life
-    sets `info["polyplay.cut"]`; the game continues, and the next step ignores its action.
+    """Environment of one Atari game. Observations are uint8 [stack, height, width], and rewards are raw.
+
+    With life_loss="terminate", a lost life sets `info["polyplay.cut"]`. The game continues, and the next step ignores
+    its action.
     """
 
     def __init__(self, title: str, given: Mapping[str, object]):
@@ -279,13 +283,13 @@ class AtariEnv(gymnasium.Env):
         self.metadata = {"render_fps": 60 / o.frameskip}
 
     def render(self) -> Picture:
-        """Return the screen at twice its size: RGB uint8 [2 · height, 2 · width, 3]."""
+        """Return the screen at twice its size, as RGB uint8 [2 · height, 2 · width, 3]."""
         return np.repeat(np.repeat(self._ale.getScreenRGB(), 2, 0), 2, 1)
 
     # -------------------------------------------------------------------------------- Gymnasium's side
 
     def reset(self, *, seed: int | None = None, options: Mapping[str, object] | None = None) -> Begun:
-        """Start a new game; with a seed, seed the emulator first."""
+        """Start a new game. If a seed is given, seed the emulator first."""
         super().reset(seed=seed)
         if self._starts is not None:
             frames = self._begin(self._starts)
@@ -300,11 +304,11 @@ class AtariEnv(gymnasium.Env):
         return self._stack.copy(), {}
 
     def polyplay_lane(self, number: int) -> None:
-        """Set the number of the environment's lane in the run, by which start states are chosen."""
+        """Set the number of the environment's lane in the run. Start states are chosen by this number."""
         self._lane = number
 
     def _begin(self, file: Starts) -> int:
-        """Play to the next start state of the file; return the number of frames before that state. Raises UserError:
+        """Play to the next start state of the file. Return the number of frames before that state. Raises UserError if
         the start state is invalid, or differs from what the file says.
         """
         number = (self._lane + self._games * self._options.stride) % len(file.starts)
@@ -333,7 +337,7 @@ class AtariEnv(gymnasium.Env):
         return f"its RAM has the digest {ram}, the file says {start.ram}" if start.ram not in ("", ram) else ""
 
     def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, Batch]:
-        """Play the action for `frameskip` frames; after a lost life, play `life_start` or NOOP instead."""
+        """Play the action for `frameskip` frames. After a lost life, play `life_start` or NOOP instead."""
         if self._cut and self._life:
             reward = self._play(self._life)
             self._fill()
@@ -348,12 +352,12 @@ class AtariEnv(gymnasium.Env):
         return self._stack.copy(), float(reward), dead, late, {EPISODE_CUT: True} if lost else {}
 
     def _skip(self) -> int:
-        """Return the number of frames of this step, drawn at random if frameskip_min is set."""
+        """Return the number of frames of this step. It is drawn at random if frameskip_min is set."""
         least, most = self._options.frameskip_min, self._options.frameskip
         return least + int(self._random.random() * (most - least + 1)) if least else most
 
     def _is_late(self) -> bool:
-        """Tell whether the game has its maximum length: in steps, or in frames if steps draw their frames."""
+        """Tell whether the game has its maximum length, counted in steps (in frames if steps draw their frames)."""
         if not self._options.frameskip_min:
             return self._age >= self._steps
         return bool(self._ale.getEpisodeFrameNumber() >= self._options.max_frames)
@@ -371,14 +375,14 @@ class AtariEnv(gymnasium.Env):
         self._last = NOOP
 
     def _act(self, button: int) -> int:
-        """Play one frame, in which a sticky action may replace `button`; return its reward."""
+        """Play one frame, and return its reward. A sticky action may replace `button`."""
         sticky = self._options.sticky
         if not sticky or self._random.random() >= sticky:
             self._last = button
         return self._ale.act(self._last)
 
     def _press(self, button: int, frames: int) -> int:
-        """Hold a button for up to `frames` frames, until the game ends; read the last screens. Return the reward."""
+        """Hold a button for up to `frames` frames, until the game ends. Read the last screens. Return the reward."""
         reward = 0
         for left in range(frames, 0, -1):
             reward += self._act(button)
@@ -456,7 +460,7 @@ class AtariEnv(gymnasium.Env):
         }
 
     def set_state(self, state: State) -> None:
-        """Restore a state of the same game with the same options, bitwise."""
+        """Restore a state bitwise. It must be of the same game with the same options."""
         self._restore(state["emulator"].tobytes())
         self._games = int(state.get("games", 0))
         self._screens[...], self._stack[...] = state["screens"], state["stack"]

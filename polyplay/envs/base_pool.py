@@ -1,4 +1,4 @@
-"""Common parts of pools: turns of lanes in recv and send, faults; the pool that steps in the caller's thread."""
+"""Common parts of pools: how recv and send take turns, how faults are counted, and a pool for the caller's thread."""
 
 from __future__ import annotations
 
@@ -24,10 +24,11 @@ STEPPING, READY, TAKEN, ABSENT = 0, 1, 2, 3  # a lane steps, has a row for recv,
 
 
 class BasePool(Pool):
-    """Base class of pools. A subclass adds `_step`, which steps lanes; `_step` or `recv` writes the rows.
+    """Base class of pools. A subclass adds `_step`, which steps lanes (parallel environments).
 
-    recv gives fixed groups in turn, and skips groups whose rows the caller has. recv waits for the next group, even if
-    a later group is ready. A pool without fixed groups gives the ready lanes, in turn.
+    Either `_step` or `recv` writes the rows (the results of the step). recv gives fixed groups of lanes in turn, and
+    skips groups whose rows the caller has. recv waits for the next group, even if a later group is ready. A pool
+    without fixed groups gives the ready lanes, in turn.
     """
 
     _asynchronous = False  # whether lanes become ready after send() has returned
@@ -51,17 +52,17 @@ class BasePool(Pool):
 
     @property
     def ready(self) -> int:
-        """See Pool. An answer of a process counts once the pool has read it."""
+        """See Pool. The answer of an environment process counts once the pool has read it."""
         return 0 if self.fixed else int(np.count_nonzero(self._where == READY))
 
     def recv(self, timeout: float | None = None) -> tuple[Lanes, Batch]:
-        """See Pool. Does not wait, as send() completes a step. Raises RuntimeError: the next lanes have no rows."""
+        """See Pool. Does not wait, because send() completes a step. Raises RuntimeError: the next lanes have no row."""
         if (found := self._take()) is None:
             raise RuntimeError("recv() before the rows that recv() gave were answered with send()")
         return found
 
     def _take(self) -> tuple[Lanes, Batch] | None:
-        """Return the next lanes and their rows; None: some of these lanes have no row yet."""
+        """Return the next lanes and their rows, or None if some of these lanes have no row yet."""
         self._check_open()
         if self.fixed:
             for turn in range(self.groups):
@@ -110,7 +111,7 @@ class BasePool(Pool):
             raise Closed
 
     def _whole_matches(self, lanes: np.ndarray) -> np.ndarray:
-        """Return the numbers of matches with these lanes, in which every lane has its action."""
+        """Return the numbers of those matches with these lanes in which every lane has its action."""
         assert self.seating is not None
         matches = np.unique(self.seating.match[lanes])
         return matches[(self._where[self.seating.own[matches]] == STEPPING).all(1)]
@@ -120,9 +121,10 @@ class BasePool(Pool):
 
 
 def check_action(space: ActionSpec, action: Tree, lanes: int, path: str = "") -> Tree:
-    """Return `action` as arrays of `lanes` actions with the shape and dtype that each leaf of `space` declares.
+    """Return `action` as arrays of `lanes` actions. Each array has the shape and dtype that its leaf of `space`
+    declares.
 
-    Raises ValueError: wrong keys, shape, dtype or range. That is the policy's mistake, not the environment's.
+    Raises ValueError if keys, shape, dtype or range are wrong. That is the policy's mistake, not the environment's.
     """
     if isinstance(space, dict):
         if not isinstance(action, Mapping) or action.keys() != space.keys():
@@ -145,7 +147,8 @@ HOUR, STEPS = 3600.0, 10_000  # faults older than these seconds, or than these s
 
 
 class Faults:
-    """Faults of one pool. A fault is an exception, a hang or a lost process; one fault may restart several lanes.
+    """Count the faults of one pool. A fault is an exception, a hang or a lost process. One fault may restart several
+    lanes.
 
     limit: number of recent faults that the pool survives. Faults that are not recent do not count.
     """
@@ -161,8 +164,8 @@ class Faults:
 
     def of_lane(self, lane: int, match: list[int] | None = None) -> bool:
         """Read the message that a lane left. Return True if the lane (or all lanes of its `match`) failed and must
-        restart, False for a warning. Raises UserError: the environment cannot be built; EnvFailure: a broken rule, or
-        too many faults.
+        restart. Return False if the message is only a warning. Raises UserError if the environment cannot be built.
+        Raises EnvFailure if a rule was broken, or if there were too many faults.
         """
         kind, text = self.board.read(lane)
         if kind == UNBUILT:
@@ -178,7 +181,7 @@ class Faults:
         return True
 
     def of_process(self, text: str, lanes: list[int]) -> None:
-        """Count a fault that restarts these lanes of one process. Raises EnvFailure: too many faults."""
+        """Count a fault that restarts these lanes of one process. Raises EnvFailure if there were too many faults."""
         now, recent = self.clock(), self._recent
         recent.append((now, self.steps))
         while recent[0][0] < now - HOUR or recent[0][1] < self.steps - STEPS:
@@ -195,12 +198,13 @@ class Faults:
 
 
 class UnitPool(BasePool):
-    """A pool of lanes or matches, which write their rows into shared memory. They step within send() in the caller's
-    thread, or in processes (see ProcessPool). An environment that raises is restarted. In the caller's thread, an
-    environment that hangs blocks the pool.
+    """A pool of lanes or matches, which write their rows into shared memory.
+
+    They step within send() in the caller's thread, or in processes (see ProcessPool). An environment that raises an
+    exception is restarted. In the caller's thread, an environment that hangs blocks the pool.
 
     A *unit* is a lane or a match. Of all `units`, at most `width` step at a time. The number of a unit is the number of
-    its (first) lane; `numbers` has the numbers of all units. A match steps once all its lanes have actions.
+    its first lane, and `numbers` has the numbers of all units. A match steps once all its lanes have actions.
     """
 
     _asynchronous = True  # a match steps only when all its lanes have actions
@@ -229,7 +233,7 @@ class UnitPool(BasePool):
     resting = property(lambda self: self.seating is not None and bool(self._board.resting.all()))
 
     def _begin(self, envs: Envs, numbers: np.ndarray) -> None:
-        """Build the units that step in the caller's thread, and make their first rows."""
+        """Build the units (lanes or matches) that step in the caller's thread, and make their first rows."""
         try:
             self._enter()
             with seeding_torch():
@@ -249,7 +253,7 @@ class UnitPool(BasePool):
         self._turns(self._due(numbers))
 
     def _turns(self, numbers: np.ndarray) -> None:
-        """Step these units in the caller's thread."""
+        """Step these units (lanes or matches) in the caller's thread."""
         self._enter()
         units, faults, ordered = self._units, self._faults, numbers.tolist()
         for i in ordered:
@@ -259,7 +263,7 @@ class UnitPool(BasePool):
         self._where[numbers if self.seating is None else self._lanes_of(ordered)] = READY
 
     def picture(self, lane: int) -> tuple[np.ndarray, float]:
-        """Return the rendered image of a lane that steps in the caller's thread, and its frames per second."""
+        """Render a lane that steps in the caller's thread. Return the image, and the frames per second."""
         first = lane if self.seating is None else self.seating.own[self.seating.match[lane], 0]
         env = self._units[int(first)].env
         if env is None:
@@ -303,7 +307,7 @@ class UnitPool(BasePool):
         return {"lanes": lanes, **tree.map(np.copy, self._arrays), **random}
 
     def load(self, state: Batch) -> None:
-        """See Pool. Raises UserError: an environment rejects its saved state."""
+        """See Pool. Raises UserError if an environment rejects its saved state."""
         tree.write(self._arrays, ..., {name: state[name] for name in self._arrays})
         self._enter()
         for i, unit in self._units.items():
@@ -316,7 +320,7 @@ class UnitPool(BasePool):
 
 
 def units_of_turn(envs: Envs) -> int:
-    """Return the number of lanes or matches that step together, as one group."""
+    """Return the number of units (lanes or matches) that step together, as one group."""
     if not envs.spec.kinds:
         return envs.lanes // envs.groups
     blocks = min(envs.agents, envs.spec.seats)  # number of groups with lanes of one match, which step together

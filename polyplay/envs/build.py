@@ -1,4 +1,4 @@
-"""Building of Gymnasium environments by name; reset modes of vector environments; MiniGrid."""
+"""Build Gymnasium environments by name, choose the reset mode of vector environments, and wrap those of MiniGrid."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ from polyplay.envs.spaces import declared_uses
 
 class Symbols(gymnasium.ObservationWrapper):
     """Default wrapper of MiniGrid environments. Observations have object, color and state of each visible cell, and the
-    agent's direction, all as class numbers for one-hot inputs. The mission, a text, is left out.
+    agent's direction. All are class numbers, for one-hot inputs of a network. The mission, a text, is left out.
     """
 
     note = "the mission, a text, is left out"
@@ -85,9 +85,11 @@ def factory_keywords(make: Factory) -> set[str]:
 
 
 def build_vector(make: Factory, n: int) -> Any:
-    """Call a factory for `n` environments. If the factory takes an autoreset mode, try NEXT_STEP, then DISABLED.
-    Rebuild Gymnasium's own vector environments in NEXT_STEP if their mode is SAME_STEP. With reset options, try
-    DISABLED first. Raises UserError: reset options for an environment in another mode.
+    """Call a factory for `n` environments, and choose a reset mode that shows an episode's last observation.
+
+    If the factory takes an autoreset mode, try NEXT_STEP, then DISABLED. With reset options, try DISABLED first. If
+    Gymnasium's own vector environments come in the mode SAME_STEP, rebuild them in NEXT_STEP. Raises UserError if reset
+    options are given for an environment in another mode.
     """
     given = make if isinstance(make, ResetOptions) else None
     wanted = (OFF, NEXT) if given else (NEXT, OFF)
@@ -138,13 +140,13 @@ def is_vector(env: object) -> bool:
 
 
 def as_vector(env: Any) -> Any:
-    """Remove wrappers for single environments from an environment of many lanes; return other objects unchanged."""
+    """Remove wrappers for single environments from an environment of many lanes. Return other objects unchanged."""
     inner = getattr(env, "unwrapped", env)
     return inner if not isinstance(env, VectorEnv) and is_vector(inner) else env
 
 
 def named_mode(env: Any) -> Any:
-    """Return the reset mode that a vector environment states; None: no mode is stated."""
+    """Return the reset mode that a vector environment states, or None if it states none."""
     said = getattr(env.unwrapped, "autoreset_mode", None)
     if said is None and env.metadata is not VectorEnv.metadata:  # ale-py writes its mode into VectorEnv's own dict
         said = env.metadata.get("autoreset_mode")
@@ -152,8 +154,8 @@ def named_mode(env: Any) -> Any:
 
 
 def autoreset_mode(env: Any) -> AutoresetMode | None:
-    """Return the reset mode of a vector environment; SAME_STEP, the only mode before Gymnasium 1.0, if no mode is
-    stated. None: an unknown mode, or a single environment.
+    """Return the reset mode of a vector environment. If it states none, return SAME_STEP, the only mode before
+    Gymnasium 1.0. Return None for an unknown mode, or a single environment.
     """
     if not is_vector(env):
         return None
@@ -179,8 +181,8 @@ def describe_resets(env: VectorEnv) -> str:
 
 
 def single_lane(make: Factory, title: str) -> gymnasium.Env | VectorEnv:
-    """Make a single environment, or a vector environment of one lane (or its fixed number of lanes). Raises UserError:
-    an EnvPool, or an unsupported reset mode.
+    """Make a single environment, or a vector environment of one lane (or of its fixed number of lanes). Raises
+    UserError if it is an EnvPool, or has an unsupported reset mode.
     """
     env = build_vector(make, 1)
     if any(c.__module__.startswith("envpool.") for c in type(env).__mro__):
@@ -201,7 +203,7 @@ def mask_note(title: str) -> UserError:
 
 
 def check_lanes(envs: Envs, spec: EnvSpec) -> None:
-    """Raises UserError: the vector environment cannot have the lanes that `envs` describes."""
+    """Raises UserError if the vector environment cannot have the lanes that `envs` describes."""
     if not envs.fixed:
         why = f"a vector environment steps all its lanes at once, without at_once={envs.at_once}"
         raise UserError(f"{envs.title}: {why}")
@@ -232,7 +234,7 @@ def not_an_env(made: Any) -> str:
 
 
 def _space_flaw(env: Any) -> str:
-    """Return the first flaw of an environment's declared spaces, and a remedy; "" if there is none."""
+    """Return the first flaw of an environment's declared spaces, and a remedy. Return "" if there is none."""
     single = "single_" if is_vector(env) else ""
     for which in (f"{single}observation_space", f"{single}action_space"):
         space, name = getattr(env, which, None), type(env.unwrapped).__name__
@@ -269,7 +271,7 @@ ALLOWED = {  # option → allowed values
 
 def factory(name: str | Factory, kwargs: Mapping[str, Any], progress: Any = None) -> Factory:
     """Return a function that builds the environment `name`, single or vector, with `kwargs`. The function takes the
-    other keywords of `name`. progress: see Envs. Raises UserError: no such environment, module or attribute.
+    other keywords of `name`. progress: see Envs. Raises UserError if there is no such environment, module or attribute.
     """
     if RESET in kwargs:
         plain = {k: v for k, v in kwargs.items() if k != RESET}
@@ -303,13 +305,13 @@ def _unwrapped(name: str | Factory, kwargs: Mapping[str, Any]) -> Factory:
 
 
 def _module(name: str | Factory) -> str:
-    """Return the package that implements a registered environment; "" for names that are not registered."""
+    """Return the package that implements a registered environment, or "" for names that are not registered."""
     known = gymnasium.registry.get(name.rpartition(":")[2]) if isinstance(name, str) else None
     return str(known.entry_point).partition(".")[0] if known else ""
 
 
 def _wrapped(make: Factory, wrappers: Iterable[str]) -> Factory:
-    """Return a function that builds the environment inside its wrappers. Raises UserError: no such wrapper."""
+    """Return a function that builds the environment inside its wrappers. Raises UserError if a wrapper is missing."""
     around = [(name, imported(name, "--wrapper")) for name in wrappers]
 
     def build() -> gymnasium.Env:
@@ -322,8 +324,8 @@ def _wrapped(make: Factory, wrappers: Iterable[str]) -> Factory:
 
 
 class ResetOptions:
-    """Factory of environments whose resets get options, fixed or a curriculum's. Raises UserError: a failing
-    curriculum.
+    """Factory of environments whose resets get options. The options are fixed, or come from a curriculum (a function of
+    the run's progress). Raises UserError if the curriculum fails.
     """
 
     def __init__(self, make: Factory, given: Any, progress: Any):
@@ -339,7 +341,7 @@ class ResetOptions:
         return self.give(env) if hasattr(env, "reset") else env  # objects without reset() are refused later
 
     def at(self, progress: float) -> dict[str, Any]:
-        """Return the curriculum's options at `progress`, from 0 to 1. Raises UserError: the curriculum fails."""
+        """Return the curriculum's options at `progress`, from 0 to 1. Raises UserError if the curriculum fails."""
         try:
             found = self.curriculum(progress)
         except Exception as e:
@@ -350,13 +352,13 @@ class ResetOptions:
         return dict(found)
 
     def now(self) -> dict[str, Any]:
-        """Return the options of a reset at the run's current progress; without a run, at progress 1."""
+        """Return the options of a reset at the run's current progress. Without a run, the progress is 1."""
         if isinstance(self.given, Mapping):
             return dict(self.given)
         return self.at(1.0 if self.progress is None else 1.0 - self.progress.remaining)
 
     def give(self, env: Any) -> Any:
-        """Pass the options to all resets of an environment; return it. Raises UserError: reset() takes no options."""
+        """Pass the options to all resets of an environment; return it. Raises UserError if reset() takes no options."""
         inner = getattr(env, "unwrapped", env)
         if not _takes(inner, "options"):
             need = "write def reset(self, *, seed=None, options=None)"
@@ -372,7 +374,7 @@ class ResetOptions:
 
 
 def _put_around(env: gymnasium.Env, name: str, wrap: Callable[..., Any]) -> gymnasium.Env:
-    """Wrap an environment. Raises UserError: the wrapper raises, or does not return an environment."""
+    """Wrap an environment. Raises UserError if the wrapper raises an exception, or does not return an environment."""
     try:
         found: gymnasium.Env = wrap(env)
     except UserError:
@@ -389,7 +391,7 @@ def _refusal(option: str, name: str, why: str) -> UserError:
 
 
 def imported(name: str, option: str = "--env") -> Callable[..., Any]:
-    """Return the callable named "module:attribute". Raises UserError: no such module or attribute, or not callable."""
+    """Return the callable named "module:attribute". Raises UserError if it does not exist or is not callable."""
     module, _, attribute = name.partition(":")
     found = _import(module, name, option)
     try:
@@ -435,8 +437,8 @@ def _hint(name: str) -> str:
 
 
 def build_env(make: Factory, title: str) -> Any:
-    """Build the environment of `make`, single or vector; convert a turn-based PettingZoo environment to a parallel one.
-    Raises UserError: building fails, or the result is not an environment.
+    """Build the environment of `make`, single or vector. A turn-based PettingZoo environment is converted to a parallel
+    one. Raises UserError if building fails, or if the result is not an environment.
     """
     try:
         with seeding_torch():
@@ -453,7 +455,7 @@ def build_env(make: Factory, title: str) -> Any:
 
 def inspect_env(env: Any, title: str) -> EnvSpec:
     """Describe one lane of an environment, of a vector environment, or of an environment of several players. Raises
-    UserError: an unsupported space, or a vector environment with action masks.
+    UserError if a space is not supported, or if a vector environment has action masks.
     """
     if pettingzoo.is_parallel(env):
         return pettingzoo.inspect_players(env, title)
@@ -480,7 +482,8 @@ def inspect_env(env: Any, title: str) -> EnvSpec:
 
 def describe(name: str | Factory, options: Mapping[str, object], timed: bool = False) -> EnvSpec:
     """Build an environment, describe it by its spaces and the info of a reset, and close it. timed: measure the time of
-    a step if the environment is Gymnasium's own. Raises UserError: the environment cannot be built or is not supported.
+    a step if the environment is Gymnasium's own. Raises UserError if the environment cannot be built or is not
+    supported.
     """
     title = title_of(name)
     make = factory(name, options)
@@ -507,7 +510,7 @@ WINDOW, WINDOWS = 0.005, 5  # seconds of a measurement of a step, and number of 
 
 
 def step_time(env: gymnasium.Env) -> float:
-    """Measure seconds per random step, including resets; 0: a wrapper is not Gymnasium's own, or a step fails."""
+    """Measure seconds per random step, including resets. 0: a wrapper is not Gymnasium's own, or a step fails."""
     if any(type(layer).__module__.partition(".")[0] != OWN for layer in wrappers_of(env)):
         return 0.0
     try:
@@ -530,7 +533,7 @@ def _window(env: gymnasium.Env, actions: list[Any]) -> float:
 
 
 def _described(env: Any, make: Factory, title: str) -> EnvSpec:
-    """Describe `env`, made by `make`, by its spaces and the info of a reset. Raises UserError: it is not supported."""
+    """Describe `env`, made by `make`, by its spaces and a reset's info. Raises UserError if it is not supported."""
     spec = inspect_env(env, title)
     if is_vector(env):
         text = {**spec.describe, "vector": type(env.unwrapped).__name__, "resets": describe_resets(env)}
@@ -551,7 +554,7 @@ def _described(env: Any, make: Factory, title: str) -> EnvSpec:
 
 
 def _unknown_keyword(why: BaseException | None, name: str | Factory, options: Mapping[str, object]) -> UserError | None:
-    """Return the error for an option that the environment does not take; None: `why` is another error."""
+    """Return the error for an option that the environment does not take. Return None if `why` is another error."""
     found = UNEXPECTED.search(str(why)) if isinstance(why, TypeError) else None
     if found is None or found[1] not in options or found[1] == "render_mode":  # --video sets render_mode
         return None
@@ -561,7 +564,7 @@ def _unknown_keyword(why: BaseException | None, name: str | Factory, options: Ma
 
 
 def _keywords(name: str | Factory) -> list[str]:
-    """Return the keywords in the signature of an environment's factory; [] if the signature is unknown."""
+    """Return the keywords in the signature of an environment's factory, or [] if the signature is unknown."""
     known = gymnasium.registry.get(name.rpartition(":")[2]) if isinstance(name, str) else None
     try:
         make: Any = known.entry_point if known else imported(name) if isinstance(name, str) else name
@@ -575,7 +578,7 @@ def _keywords(name: str | Factory) -> list[str]:
 
 
 def one_line(e: BaseException) -> str:
-    """Format an error as 'ValueError: text (file.py:12)', where the place is that of the innermost frame."""
+    """Format an error as 'ValueError: text (file.py:12)'. The place in parentheses is that of the innermost frame."""
     if isinstance(e, SystemExit):
         return f"it {user_modules.ending(e)}"
     text = " ".join(str(e).split())

@@ -1,9 +1,9 @@
-"""`polyplay check ENV`: tests an environment against every rule of `envs/rules`.
+"""Test an environment against every rule of `envs/rules`, for the command `polyplay check ENV`.
 
 A lane is one environment. Four trials play the same random actions: lane 0, lane 0 again with another iteration order
 of Python's sets, lane 1, and lane 0 while another lane steps in its process. Then the speed of a pool with one process
 per core is measured. A broken rule ends its trial with a message that names the rule, as in a run. `watched` and
-`Trial` also check rules that a run does not.
+`Trial` also check rules that a run does not check.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ LONG = 50  # steps; if all episodes have the same length, of at least this, a ti
 
 
 def watching(envs: Envs) -> Factory:
-    """Return a function that builds an environment of `envs` and watches its calls of reset() with `watched`."""
+    """Return a function that builds an environment of `envs`, and watches its calls of reset() with `watched`."""
     name, options = envs.name, envs.options
 
     def build() -> Any:
@@ -68,8 +68,8 @@ def watching(envs: Envs) -> Factory:
 
 
 def watched(env: Any) -> Any:
-    """Watch `env` for calls of reset() within step(). A step that ends an episode, but returns the first observation of
-    the next, then raises SpaceViolation. Other such calls leave a warning in `env.polyplay_remark`.
+    """Watch `env` for calls of reset() within step(). If such a step ends an episode, but returns the first observation
+    of the next, it raises SpaceViolation. Other such calls leave a warning in `env.polyplay_remark`.
     """
     if not isinstance(env, gymnasium.Env):
         return env
@@ -110,7 +110,7 @@ def _recorded(reset: Callable[..., Any], begun: list[object]) -> Callable[..., A
 
 @dataclass
 class Trial:
-    """Random play in one pool: the results of its first lane or match, and the rules that were broken."""
+    """Random play in one pool. It has the results of the first lane or match, and the rules that were broken."""
 
     seed: int = 0
     most_steps: int = 0
@@ -133,8 +133,10 @@ class Trial:
         beside: Iterator[Batch] = iter(()),
         report: Callable[[int], None] = lambda steps: None,
     ) -> Trial:
-        """Play until the limit of steps or seconds is reached, or a rule is broken. beside: rows of another pool, which
-        steps before each step of this one. report: called before each step with the number of steps so far.
+        """Play until the limit of steps or seconds is reached, or a rule is broken.
+
+        beside: rows of another pool, which steps before each step of this one.
+        report: called before each step with the number of steps so far.
         """
         try:
             with closing(open_pool()) as pool:
@@ -173,7 +175,7 @@ class Trial:
                 self.step_sum, self.step_most = self.step_sum + took, max(self.step_most, took)
 
     def _look(self, pool: Pool, row: Batch, boxes: Mapping[str, gymnasium.spaces.Box]) -> None:
-        """Record a row's checksum, and warnings about the row."""
+        """Record the checksum of a row (the data of one step of a lane), and warnings about the row."""
         self.prints.append(zlib.crc32(b"".join(leaf.tobytes() for _, leaf in tree.leaves(row))))
         if isinstance(pool, UnitPool) and self.generator < 0:
             self.generator = pool.generator
@@ -202,14 +204,16 @@ class Trial:
 
 
 def broken_rule(e: Exception, rule: str) -> tuple[str, str]:
-    """Return the rule named by an error, else `rule`, and the error's first line, with the place of a hang or crash."""
+    """Return the rule that an error names, else `rule`. Also return the error's first line, with the place of a hang or
+    crash.
+    """
     head, *trace = str(e).removeprefix("an environment failed: ").split("\n")
     rule = rules.rule_of(head) or rule
     return rule, rules.without_rule(head) + (_place(trace) if rule in ("hang", "crash") else "")
 
 
 def _place(trace: Sequence[str]) -> str:
-    """Describe the places of a traceback in the environment's Python code, innermost first, at most three."""
+    """Describe the places of a traceback in the environment's Python code: at most three, the innermost first."""
     places = re.findall(r'File "(.+)", line (\d+) in (\S+)', "\n".join(trace))
     theirs = [p for p in places if not re.search("polyplay/(envs|core)/|/multiprocessing/|^<", p[0])]
     own = [f"{Path(file).name}:{line} in {name}" for file, line, name in theirs[:3]]
@@ -217,7 +221,7 @@ def _place(trace: Sequence[str]) -> str:
 
 
 def random_rows(pool: Pool, seed: int) -> Iterator[Batch]:
-    """Play random actions in a pool, and yield its rows."""
+    """Play random actions in a pool, and yield its rows (the results of each step)."""
     draw = action_sampler(pool.spec.action, seed)
     while True:
         lanes, row = pool.recv()
@@ -289,7 +293,7 @@ def _seed(a: Trial, b: Trial) -> tuple[Level, str]:
 
 
 def differ(a: Sequence[int], b: Sequence[int]) -> int | None:
-    """Return the number of the first row in which two trials differ; None: all rows that both have are equal."""
+    """Return the number of the first row in which two trials differ. None: all rows that both have are equal."""
     return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), None)
 
 
@@ -300,7 +304,7 @@ def _time(seconds: float) -> str:
 
 
 def learners_of(spec: EnvSpec) -> str:
-    """List the kinds of systems that can learn these actions, then the kinds that cannot, with reasons."""
+    """List the kinds of systems that can learn these actions. Then list the kinds that cannot, with reasons."""
     values, deterministic = rules.values_flaw(spec.action), rules.deterministic_flaw(spec.action)
     kinds = {"policies (a2c, ppo, impala, …)": "", "values (dqn, apex, …)": values}
     kinds |= {"sac, apex_sac": rules.critics_flaw(spec.action), "td3, apex_dpg": deterministic}
@@ -348,10 +352,13 @@ def check_env(
     seed: int = 0,
     measure: float = 1.0,
 ) -> CheckReport:
-    """Check an environment against every rule. env: a value of `--env`; `options`, `wrappers`, `reset_options`,
-    `images`: see `Envs`; measure: seconds for measuring the speed of a pool.
+    """Check an environment against every rule.
 
-    Raises UserError: no such environment.
+    env: a value of `--env`.
+    options, wrappers, reset_options, images: see `Envs`.
+    measure: seconds for measuring the speed of a pool.
+
+    Raises UserError if there is no such environment.
     """
     how: dict[str, Any] = {"wrappers": wrappers, "reset_options": reset_options, "images": images}
     envs = Envs(env, 1, options=options or {}, workers=1, step_timeout=step_timeout, max_restarts=0, **how)
@@ -394,7 +401,7 @@ def is_own(envs: Envs) -> bool:
 
 
 def play_lane(trial: Trial, envs: Envs, lane: int, server: ForkServer = SERVER) -> Trial:
-    """Play a trial of one lane, or match. A separate environment is watched for calls of reset() in step()."""
+    """Play a trial of one lane or match. A separate environment is watched for calls of reset() within step()."""
     if is_own(envs):
         return play_apart(trial, envs, lane)
     observed = envs.share(name=watching(envs), options={}, wrappers=(), reset_options=None, images=None)
@@ -402,7 +409,7 @@ def play_lane(trial: Trial, envs: Envs, lane: int, server: ForkServer = SERVER) 
 
 
 def shared_state(envs: Envs, first: Trial, again: Trial) -> dict[str, str]:
-    """Return {rule: text} of the rules copies, hang and crash that lane 0 breaks only beside another lane."""
+    """Return {rule: text} of the rules copies, hang and crash that lane 0 breaks only if another lane steps too."""
     if is_own(envs) or differ(first.prints, again.prints) is not None:
         return {}
     steps, seconds = min(first.most_steps, BESIDE[0]), min(first.seconds, BESIDE[1])
@@ -414,8 +421,8 @@ def shared_state(envs: Envs, first: Trial, again: Trial) -> dict[str, str]:
 
 
 def play_apart(trial: Trial, envs: Envs, lane: int, beside: bool = False) -> Trial:
-    """Play a trial in a separate process, for a pool that steps in the caller's process and may hang, crash or change
-    that process. beside: whether another lane steps there too.
+    """Play a trial in a separate process. This is for a pool that steps in the caller's process and may hang, crash or
+    change that process. beside: whether another lane steps there too.
     """
     here, there = multiprocessing.Pipe(duplex=False)
     trace, given = SharedBlock(TRACE), cloudpickle.dumps((trial, envs))

@@ -1,17 +1,17 @@
-"""EnvPool's environments by name, such as `envpool:Pong-v5`, stepped by EnvPool's threads. Fixed groups use EnvPool's
-arrays without a copy.
+"""Environments of the library EnvPool, such as `envpool:Pong-v5`, which EnvPool's threads step.
 
-Workarounds here are for the behavior of EnvPool 1.2.5 (bench/third_party.py checks it again):
+Fixed groups of lanes use EnvPool's arrays without a copy. The code works around this behavior of EnvPool 1.2.5, which
+bench/third_party.py checks again:
 
-- it resets in the step after an episode's end, ignoring that action, with reward 0, as our rows do. But after a lost
-  life with episodic_life=True, that step is not a reset, and `elapsed_step` continues; so a row is `first` if the row
-  before ended an episode;
-- with episodic_life=True, `terminated` means a lost life, and info["terminated"] means that the game is over;
-- `truncated` is set at max_episode_steps even if the episode terminates there; in Atari games, info is right;
-- its seeds are fixed when an EnvPool is made; reset(seed=) is ignored;
-- num_threads=0 means min(batch_size, cores), so one thread with batch_size=1: we always pass a number;
-- with batch_size=n, recv waits for exactly n lanes, forever if fewer step: at_once=n receives lanes one by one;
-- a lower bound that was never set is the smallest positive number of its dtype, which would clip negative actions to 0.
+- The step after an episode's end resets the environment, ignores the action, and gives reward 0, as our rows do. But
+  after a lost life with episodic_life=True, that step is not a reset, and `elapsed_step` continues. So a row is
+  `first` if the row before ended an episode.
+- With episodic_life=True, `terminated` means a lost life, and info["terminated"] means that the game is over.
+- `truncated` is set at max_episode_steps even if the episode terminates there. In Atari games, info is right.
+- Its seeds are fixed when an EnvPool is made, and reset(seed=) is ignored.
+- num_threads=0 means min(batch_size, cores), so one thread with batch_size=1. We always pass a number.
+- With batch_size=n, recv waits for exactly n lanes, forever if fewer step. at_once=n receives lanes one by one.
+- A lower bound that was never set is the smallest positive number of its dtype. It would clip negative actions to 0.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class EnvPoolTask(NamedTuple):
 
 
 def ask(envs: Envs) -> EnvPoolTask:
-    """Ask EnvPool to describe a task. Raises UserError: EnvPool is missing, or the task or an option is unknown."""
+    """Ask EnvPool to describe a task. Raises UserError if EnvPool is missing, or the task or an option is unknown."""
     pool, name = _module(), envs.title.removeprefix("envpool:")
     known = pool.list_all_envs()
     if name not in known:
@@ -89,7 +89,7 @@ def _check_options(envs: Envs, known: Batch) -> None:
 
 
 def options_of(envs: Envs, known: Iterable[str]) -> dict[str, Any]:
-    """Return the given options, and EnvPool's options for --stack, --gray, --size and --frame-skip. Raises UserError:
+    """Return the given options, and EnvPool's options for --stack, --gray, --size and --frame-skip. Raises UserError if
     the task lacks one of these options.
     """
     found = dict(envs.options)
@@ -120,7 +120,7 @@ def _action_space(space: gym.Space, title: str) -> gym.Space:
 
 
 def describe(envs: Envs) -> EnvSpec:
-    """Describe an EnvPool task without making its environments. Raises UserError: the task is not supported."""
+    """Describe an EnvPool task without making its environments. Raises UserError if the task is not supported."""
     task = ask(envs)
     config = task.config
     if config.get("max_num_players", 1) > 1:
@@ -140,7 +140,9 @@ def describe(envs: Envs) -> EnvSpec:
 
 
 def reader(space: gym.Space, spec: Spec, n: int) -> Callable[[Tree], Tree]:
-    """Return a function that converts EnvPool's observations to rows' dtypes, Discrete from 0. It raises EnvFailure."""
+    """Return a function that converts EnvPool's observations to rows' dtypes, with Discrete values counted from 0. The
+    function raises EnvFailure.
+    """
     if isinstance(space, gym.Dict):
         inner = {k: reader(s, spec[k], n) for k, s in space.spaces.items() if k in spec}
         return lambda obs: {k: read(obs[k]) for k, read in inner.items()}
@@ -160,9 +162,10 @@ def reader(space: gym.Space, spec: Spec, n: int) -> Callable[[Tree], Tree]:
 
 
 class EnvPoolPool(BasePool):
-    """A Pool over EnvPool, for one thread; each group is a separate EnvPool. Errors in EnvPool's C++ end the process.
+    """A pool of EnvPool's environments, for one thread. Each group of lanes is a separate EnvPool. Errors in EnvPool's
+    C++ code end the process.
 
-    With at_once=n, recv gives n lanes, or all that step if fewer: EnvPool cannot tell which lanes are ready.
+    With at_once=n, recv gives n lanes, or all that step if fewer, because EnvPool cannot tell which lanes are ready.
     """
 
     unsaved = "EnvPool cannot save a game"
@@ -197,7 +200,7 @@ class EnvPoolPool(BasePool):
         return made
 
     def recv(self, timeout: float | None = None) -> tuple[Lanes, Batch]:
-        """See Pool. Ignores `timeout`, because every step ends. Raises RuntimeError: nothing was sent."""
+        """See Pool. Ignores `timeout`, because every step ends. Raises RuntimeError if nothing was sent."""
         self._check_open()
         if not self.fixed:
             stepping = int((self._where == STEPPING).sum())
@@ -209,7 +212,7 @@ class EnvPoolPool(BasePool):
         return lanes, self._receive(lanes.start // self._width, lanes)[1] if isinstance(lanes, slice) else rows
 
     def _receive(self, group: int, expected: slice | None) -> tuple[Any, Batch]:
-        """Return lanes and rows of a group's next batch. expected: the lanes that it must have, in order; None: any."""
+        """Return lanes and rows of a group's next batch. expected: the lanes it must have, in order; None: any."""
         obs, reward, terminated, truncated, info = self._pools[group].recv()
         lanes = info["env_id"].astype(np.int64) if expected is None else expected
         if expected is not None and (info["env_id"] != np.arange(self._width)).any():
@@ -232,7 +235,7 @@ class EnvPoolPool(BasePool):
         self._pools[group].send(self._act(action), (numbers - group * self._width).astype(np.int32))
 
     def close(self) -> None:
-        """Delete the EnvPools, each of which waits for its threads."""
+        """Delete the EnvPools. Each waits for its threads."""
         super().close()
         self._pools.clear()
 

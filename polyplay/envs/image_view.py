@@ -1,7 +1,8 @@
-"""Image options --images, --stack, --gray, --size and --frame-skip: views of observations, and their wrappers.
+"""Convert images in observations as the options --images, --stack, --gray, --size and --frame-skip say.
 
 A view converts images to [planes, height, width], as rows have them, and leaves all other parts unchanged. An image is
-made gray, then resized, then stacked. An episode's first frame fills the stack.
+made gray, then resized, then stacked with the images before it. An episode's first frame fills the stack. Wrappers show
+an environment through a view.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ FINAL = "final_obs", "final_observation"  # keys of info for an episode's last o
 
 
 class _Camera:
-    """Conversion of one image of the environment to planes [P, H, W], and the space of a stack of such planes."""
+    """Converter of one image of the environment to planes [P, H, W]. It has the space of a stack of such planes."""
 
     def __init__(self, space: Any, layout: ImageLayout, options: ImageOptions, where: str):
         self.given, self.layout = space.shape, layout
@@ -75,8 +76,9 @@ class _Camera:
 
 
 class ImageView:
-    """Conversion of observations from `given`, the environment's space, to the view's `space`. images: paths of the
-    images. Raises UserError: a named part is not an image, or an option does not fit an image.
+    """Converter of observations from `given`, the environment's space, to `space`, the space of the view.
+
+    images: paths of the images. Raises UserError if a named part is not an image, or an option does not fit an image.
     """
 
     def __init__(self, space: gym.Space, options: ImageOptions, title: str):
@@ -103,7 +105,7 @@ class ImageView:
 
     def show(self, obs: Any, before: Frames | None) -> tuple[Any, Frames]:
         """Return the converted observation, and the stacks of its images. before: the previous stacks; None: an episode
-        begins. Parts that do not fit the environment's space stay unchanged; the lane reports these parts.
+        begins. Parts that do not fit the environment's space stay unchanged. The lane reports such parts.
         """
         frames: Frames = {}
         return self._show(obs, self.given, "", before, frames), frames
@@ -126,13 +128,13 @@ class ImageView:
 
 
 def view_to_json(view: ImageView) -> Row:
-    """Convert a view to JSON: the environment's observation space and the image options."""
+    """Convert a view to JSON, which has the environment's observation space and the image options."""
     shown = masks.without_mask(view.given)
     return {"observation": space_to_json(shown), **asdict(view.options)}
 
 
 def view_from_json(given: Row, title: str) -> ImageView:
-    """Invert `view_to_json`. Raises KeyError, TypeError or ValueError: damaged input."""
+    """Make the view that `view_to_json` converted. Raises KeyError, TypeError or ValueError if the input is damaged."""
     leaves = None if given["leaves"] is None else tuple(given["leaves"])
     options = ImageOptions(leaves, given["stack"], given["gray"], tuple(given["size"]))
     return ImageView(space_from_json(given["observation"]), options, title)
@@ -151,7 +153,7 @@ def _where(title: str, path: str) -> str:
 
 
 def _named(name: str, leaves: Mapping[str, gym.Space], title: str) -> str:
-    """Return the path of the part that users call `name`. Raises UserError: an unknown name."""
+    """Return the path of the part that users call `name`. Raises UserError if the name is unknown."""
     known = [path or BARE for path in leaves]
     if name not in known:
         near = closest_names(name, known)
@@ -160,7 +162,7 @@ def _named(name: str, leaves: Mapping[str, gym.Space], title: str) -> str:
 
 
 def _layout(space: gym.Space, path: str, options: ImageOptions) -> ImageLayout | None:
-    """Return the layout of a part; None: not an image. Raises UserError: --images names it, but it is not an image."""
+    """Return the layout of a part; None: not an image. Raises UserError if --images names a part that is not one."""
     if options.leaves is None:
         return image_layout(space)
     name, fit = path or BARE, "allowed: a Box of uint8 [H, W], [H, W, C], [C, H, W], or a stack of these"
@@ -174,7 +176,7 @@ def _layout(space: gym.Space, path: str, options: ImageOptions) -> ImageLayout |
 
 
 class ImageWrapper(gymnasium.Wrapper):
-    """A single environment, seen through a view. An action lasts `skip` frames, whose rewards are added."""
+    """Wrapper that shows a single environment through a view. An action lasts `skip` frames. Their rewards add up."""
 
     def __init__(self, env: gymnasium.Env, options: ImageOptions, title: str):
         super().__init__(env)
@@ -222,7 +224,7 @@ class ImageWrapper(gymnasium.Wrapper):
 
 
 class VectorImages(VectorWrapper):
-    """A vector environment, in any reset mode, whose lanes are seen through a view."""
+    """Wrapper of a vector environment, in any reset mode, that shows its lanes through a view."""
 
     def __init__(self, env: VectorEnv, options: ImageOptions, title: str):
         super().__init__(env)
@@ -253,7 +255,7 @@ class VectorImages(VectorWrapper):
         return self._show(obs, begin, np.zeros(self.num_envs, bool)), reward, terminated, truncated, info
 
     def _show(self, obs: Any, begin: np.ndarray, still: np.ndarray) -> Tree:
-        """Return the converted observations of all lanes. begin: lanes with new episodes; still: lanes not stepped."""
+        """Return converted observations of all lanes. begin: lanes with new episodes. still: lanes not stepped."""
         rows = []
         for i, one in enumerate(iterate(batch_space(self.view.given, self.num_envs), obs)):
             row, frames = self.view.show(one, None if begin[i] else self.lanes[i])
@@ -272,7 +274,7 @@ class VectorImages(VectorWrapper):
         return row
 
     def _last(self, last: Any, over: np.ndarray) -> np.ndarray:
-        """Return the converted last observations of ended episodes, one object per lane; None for other lanes."""
+        """Return the converted last observations of ended episodes, one object per lane. Other lanes have None."""
         alone = isinstance(last, list | tuple) or (isinstance(last, np.ndarray) and last.dtype == object)
         each = last if alone else list(iterate(batch_space(self.view.given, self.num_envs), last))
         found = np.full(self.num_envs, None, object)
@@ -282,7 +284,7 @@ class VectorImages(VectorWrapper):
 
 
 def wrapped(make: Callable[..., Any], keywords: set[str], options: ImageOptions, title: str) -> Callable[..., Any]:
-    """Return a factory with the keywords of `make`, whose environments (single or vector) are seen through a view."""
+    """Return a factory with the keywords of `make`. Its environments (single or vector) are seen through a view."""
 
     def build(num_envs: Any = None, autoreset_mode: Any = None, vector_kwargs: Any = None) -> Any:
         given = {"num_envs": num_envs, "autoreset_mode": autoreset_mode, "vector_kwargs": vector_kwargs}
@@ -297,7 +299,7 @@ def wrapped(make: Callable[..., Any], keywords: set[str], options: ImageOptions,
 
 
 def _refused(made: Any, options: ImageOptions, title: str) -> Any:
-    """Return an invalid object, which a later check reports. Raises UserError: an environment of several players."""
+    """Return an invalid object, which a later check reports. Raises UserError for an environment of several players."""
     if pettingzoo.is_parallel(made) or pettingzoo.is_turn_based(made):
         raise UserError(f"{options.given}: {title} has several players; wrap it (supersuit), and leave the option out")
     return made

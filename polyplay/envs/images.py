@@ -1,8 +1,8 @@
-"""Images in observations: which parts are images, and their layout in a row. Imports no torch.
+"""Find images in observations: which parts are images, and how they lie in a row. This module imports no torch.
 
-Networks take an image as uint8 [planes, height, width]. An environment may give it as [H, W], [H, W, C], [C, H, W],
-[S, H, W, C] or [S, C, H, W], with C color planes and S stacked frames. Rows have [C, H, W] or [S·C, H, W]; one strided
-copy writes them.
+Networks take an image as uint8 [planes, height, width]. An environment may give an image as [H, W], [H, W, C],
+[C, H, W], [S, H, W, C] or [S, C, H, W], with C color planes and S stacked frames. In rows, it is [C, H, W] or
+[S·C, H, W]. One strided copy writes it there.
 """
 
 from __future__ import annotations
@@ -26,8 +26,12 @@ BARE = "obs"  # name of an observation that is a single array
 
 @dataclass(frozen=True)
 class ImageOptions:
-    """Options of images. leaves: paths of images; None: all parts that look like images. stack: number of stacked
-    frames; size: height and width; skip: frames per action; 0 or (): what the environment gives.
+    """Options about images. The value 0 or () means what the environment gives.
+
+    leaves: paths of images; None: all parts that look like images.
+    stack: number of stacked frames.
+    size: height and width.
+    skip: number of frames per action.
     """
 
     leaves: tuple[str, ...] | None = None
@@ -38,13 +42,13 @@ class ImageOptions:
 
     @property
     def changes(self) -> str:
-        """Flags of the given options that change images, as text for messages."""
+        """Return the command-line flags of the given options that change images, as text for messages."""
         given = {"--stack": self.stack, "--gray": self.gray, "--size": self.size}
         return ", ".join(option for option, value in given.items() if value)
 
     @property
     def given(self) -> str:
-        """Flags of all given options, as text for messages."""
+        """Return the command-line flags of all given options about images, as text for messages."""
         around = "" if self.leaves is None else "--images", "--frame-skip" if self.skip else ""
         return ", ".join(filter(None, [*around, self.changes]))
 
@@ -57,7 +61,7 @@ class ImageOptions:
 def read_image_options(
     images: str, stack: int | None, gray: bool, size: str | None, skip: int | None = None
 ) -> ImageOptions | None:
-    """Return the image options of a command line; None: all are defaults. Raises UserError: an invalid size."""
+    """Return the image options of a command line; None: all are defaults. Raises UserError if the size is invalid."""
     named = tuple(name for word in images.split(",") if (name := word.strip()) not in ("", "none"))
     leaves = None if images == "auto" else named
     sides = [] if size is None else size.lower().split("x")
@@ -69,8 +73,10 @@ def read_image_options(
 
 @dataclass(frozen=True)
 class ImageLayout:
-    """Layout of an environment's image. axes: numbers of the image's axes in the order stack, color, height, width,
-    without missing axes. shape: the image's shape in a row, [planes, H, W].
+    """Layout of an environment's image, and its layout in a row (the data of one step).
+
+    axes: numbers of the image's axes in the order stack, color, height, width, without missing axes.
+    shape: the image's shape in a row, [planes, H, W].
     """
 
     axes: tuple[int, ...]
@@ -78,7 +84,7 @@ class ImageLayout:
 
     @property
     def moves(self) -> bool:
-        """Whether an image's layout in a row differs from its layout in the environment."""
+        """Whether the layout of an image in a row differs from its layout in the environment."""
         return len(self.axes) != 3 or self.axes != (0, 1, 2)
 
     def writer(self, row: np.ndarray) -> Callable[[np.ndarray], None]:
@@ -93,7 +99,7 @@ class ImageLayout:
         return write
 
     def of(self, image: np.ndarray) -> np.ndarray:
-        """Return a copy of an image in the row's layout."""
+        """Return a copy of an image in the layout of rows."""
         return np.ascontiguousarray(image.transpose(self.axes)).reshape(self.shape)
 
 
@@ -109,10 +115,10 @@ def image_leaves(obs: Spec) -> list[str]:
 
 
 def image_layout(space: gym.Space, least: int = SMALLEST) -> ImageLayout | None:
-    """Return the layout of the image that a space describes; None: the space is not an image's.
+    """Return the layout of the image that a space describes, or None if the space is not that of an image.
 
     An image is a Box of bytes with two sides of at least `least` pixels. The first or the last axis holds the planes,
-    if it is shorter than both sides; with four axes, the first counts stacked frames, and the others follow this rule.
+    if it is shorter than both sides. With four axes, the first counts stacked frames, and the others follow this rule.
     """
     if not isinstance(space, gym.Box) or space.dtype != np.uint8 or len(space.shape) not in (2, 3, 4):
         return None

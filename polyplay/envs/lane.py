@@ -1,7 +1,9 @@
-"""One environment and its rows in the pool's shared memory: a lane (one player), or a match of several players.
+"""Step one environment, and write its results into the rows of its pool's shared memory.
 
-The step after a row with `terminated | truncated` resets the environment, and gives the first row of the next episode.
-An environment that raises is closed; the pool counts the fault and steps the lane again, which builds a new one.
+A lane is an environment with one player. In an environment with several players, a match, each player is a lane. A row
+with `terminated` or `truncated` ends an episode. The step after it resets the environment, and gives the first row of
+the next episode. If an environment raises an exception, it is closed, and the pool counts a fault. The pool then steps
+the lane again, which builds a new environment.
 """
 
 from __future__ import annotations
@@ -52,11 +54,11 @@ class LaneJob:
 
 
 class Unbuilt(Exception):
-    """Failure to build an environment for the first time: the user's mistake."""
+    """Raised when an environment cannot be built for the first time. This is the user's mistake."""
 
 
 class Unit(ABC):
-    """One environment, and its rows in shared memory. lane: number of its lane, or of the match's first lane."""
+    """One environment with its rows in shared memory. lane: number of its lane, or of its match's first lane."""
 
     env: Any = None  # None: not built, or closed
     stage = "build"  # operation in progress, named after the rule that its exception breaks
@@ -67,7 +69,7 @@ class Unit(ABC):
     remarked: frozenset[str] = frozenset()  # rules about which a remark was made
 
     def __init__(self, job: LaneJob, make: Factory, board: SharedRows, lane: int, allow: Allow = lambda seconds: None):
-        """allow: called with the time limit, in seconds, of the next operation."""
+        """allow: called before each operation with its time limit, in seconds."""
         self.job, self.make, self.board, self.lane, self.allow = job, make, board, lane, allow
         seating = board.seating
         lanes = [lane] if seating is None else seating.own[seating.match[lane]].tolist()
@@ -76,7 +78,7 @@ class Unit(ABC):
 
     @abstractmethod
     def advance(self) -> None:
-        """Step the environment, or reset it if its episode has ended, and write the next row of each lane. Raises
+        """Step the environment, or reset it if its episode has ended. Then write the next row of each lane. Raises
         Unbuilt, SpaceViolation, or the environment's exceptions.
         """
 
@@ -87,7 +89,9 @@ class Unit(ABC):
     seed = property(lambda self: lane_seed(self.board, self.job, self.lane))  # of the environment's next seeded reset
 
     def prepare(self) -> None:
-        """Build the environment. Raises Unbuilt (after a fault, UserError); SpaceViolation: undeclared spaces."""
+        """Build the environment. Raises Unbuilt, or UserError if this unit had a fault before. Raises SpaceViolation if
+        the environment's spaces differ from the declared ones.
+        """
         self.stage = "build"
         self.allow(max(START, self.job.step_timeout))
         try:
@@ -106,8 +110,8 @@ class Unit(ABC):
         self.made(self.env)
 
     def writer(self, space: gym.Space, lane: int, method: Callable[[], Tree] | None = None) -> RowWriter:
-        """Return a function that checks an observation of `space` and its mask (which is in the observation, in info,
-        or from `method`), and writes a lane's row. The function raises SpaceViolation.
+        """Return a function that checks an observation of `space` and its mask, and writes a lane's row. The mask
+        (legal actions) is in the observation, in info, or from `method`. The function raises SpaceViolation.
         """
         shown, rows = masks.without_mask(space), self.board.rows
         inside = shown is not space
@@ -131,7 +135,9 @@ class Unit(ABC):
         return show
 
     def reset(self) -> tuple[Any, Any]:
-        """Build the environment if there is none; return the result of its reset(). Raises SpaceViolation."""
+        """Reset the environment, and return the result of its reset(). If there is no environment, build it first.
+        Raises SpaceViolation.
+        """
         if self.env is None:
             self.prepare()
         self.allow(self.job.step_timeout)
@@ -148,7 +154,7 @@ class Unit(ABC):
         return found[0], found[1]
 
     def say(self, rule: str, text: str, who: str = "") -> None:
-        """Leave a remark about a rule, for a valid row. Ignore all but the first remark about a rule."""
+        """Leave a warning about a rule, for a row that is valid. Only the first warning about each rule counts."""
         if rule not in self.remarked:
             self.remarked |= {rule}
             self.remark = f"{self.job.title}{who}: {text} {rules.rule_suffix(rule)}"
@@ -160,8 +166,9 @@ class Unit(ABC):
         return {"over": np.array(self.over), **env}
 
     def load(self, saved: Batch) -> bool:
-        """Restore a saved state in an environment that was reset; return False if the environment or the state is
-        missing. Before the call, the pool restores its arrays, such as the seating. Raises the exceptions of `save`.
+        """Restore a saved state in an environment that was reset. Return False if the environment or the state is
+        missing. Before the call, the pool restores its arrays, such as the seating (who plays where). Raises the
+        exceptions of `save`.
         """
         self.allow(self.job.step_timeout)
         if self.env is None or "env" not in saved:
@@ -182,13 +189,15 @@ class Unit(ABC):
 
 
 def make_unit(job: LaneJob, *given: Any) -> Unit:
-    """Make a Lane, or a Match if there are several players. given: the other arguments of Unit."""
+    """Make a Lane, or a Match if the environment has several players. given: the other arguments of Unit."""
     return (Match if job.spec.kinds else Lane)(job, *given)
 
 
 def take_turn(unit: Unit) -> int:
-    """Make the next rows of a unit (a lane or a match). Return the unit's number, or `~number` if it left a message in
-    the pool's shared memory. An environment that raises is closed; the next turn builds a new one.
+    """Make the next rows of a unit (a lane or a match). Return the unit's number.
+
+    If the unit left a message in the pool's shared memory, return `~number` instead. If its environment raises an
+    exception, the environment is closed, and the unit's next turn builds a new one.
     """
     try:
         unit.advance()
@@ -212,7 +221,7 @@ def _note(unit: Unit, kind: int, text: str) -> int:
 
 
 def _report(unit: Unit, e: BaseException) -> str:
-    """Format an environment's exception: one line about it, then the end of its traceback."""
+    """Format an environment's exception as one line, followed by the end of its traceback."""
     e = e.__cause__ if isinstance(e, UserError) and e.__cause__ is not None else e
     frames = traceback.extract_tb(e.__traceback__)
     own = [f for f in frames if not f.filename.startswith(HERE)] or frames
@@ -226,14 +235,14 @@ def _report(unit: Unit, e: BaseException) -> str:
 
 def lane_seed(board: SharedRows, job: LaneJob, lane: int) -> int:
     """Return the seed of a lane's next seeded reset. The seed changes when the lane restarts after a fault or returns
-    after an absence, so that the lane neither meets the same fault nor repeats games.
+    after an absence. So the lane does not meet the same fault again, and does not repeat games.
     """
     again = int(board.faults[lane] + 1_000 * board.joins[lane])
     return int(lane_seeds(job.seed + 1_000_003 * again, job.lane + lane, 1)[0])
 
 
 def check_generator(unit: Unit, env: object, seed: int) -> None:
-    """Raises SpaceViolation: an environment of the pool that got another seed has the same random generator."""
+    """Raises SpaceViolation if another environment of the pool has the same random generator, but got another seed."""
     board = unit.board
     source = board.seeds[unit.lane] = rules.rng_of(env)
     twins = np.flatnonzero(board.seeds == source) if source not in (-1, seed) else ()
@@ -247,7 +256,7 @@ def check_generator(unit: Unit, env: object, seed: int) -> None:
 
 
 class Seats(NamedTuple):
-    """Matches and seats of n lanes, for bots that play by the state of the game."""
+    """Matches and seats (places of players) of n lanes, for scripted players that see the state of the game."""
 
     game: Any
     states: Batch  # arrays [matches, …] of all matches of the pool; read-only
@@ -263,15 +272,17 @@ class StateBot(ABC):
 
     @abstractmethod
     def __call__(self, obs: Tree, mask: Tree | None, seats: Seats) -> Tree:
-        """Return actions [n, …] of the players at `seats`. obs: [n, …]; mask: legal actions; None: no masks."""
+        """Return actions [n, …] of the players at `seats`. obs: observations [n, …]. mask: legal actions; None: no
+        masks.
+        """
 
 
 Bot = SeatedBot | StateBot
 
 
 def load_bot(spec: EnvSpec, name: str) -> Bot:
-    """Load a bot by name, and try it. (A StateBot needs a pool, so seat_bot tries it.) Raises UserError: the bot is
-    missing, raises, or does not return actions.
+    """Load a bot (scripted player) by name, and try it. A StateBot needs a pool, so seat_bot tries it instead. Raises
+    UserError if the bot is missing, raises an exception, or does not return actions.
     """
     bot: Bot = imported(spec.bots[name], "polyplay_bots")
     if not isinstance(bot, StateBot):
@@ -281,7 +292,7 @@ def load_bot(spec: EnvSpec, name: str) -> Bot:
 
 
 def _check_arguments(bot: SeatedBot, name: str) -> None:
-    """Raises UserError: the bot does not take two arguments, observations and masks."""
+    """Raises UserError if the bot does not take two arguments, observations and masks."""
     try:
         arguments = inspect.signature(bot)
     except (TypeError, ValueError):  # written in C, or not callable, which `_try` reports
@@ -296,8 +307,8 @@ def _check_arguments(bot: SeatedBot, name: str) -> None:
 
 
 def seat_bot(bot: Bot, pool: Pool, lanes: Lanes) -> SeatedBot:
-    """Return a function that plays these lanes of the pool by a bot. Raises UserError: the bot needs states of games,
-    which this pool lacks, or it raises, or does not return actions.
+    """Return a function that plays these lanes of the pool by a bot (scripted player). Raises UserError if the bot
+    needs states of games, which this pool lacks. Raises it too if the bot fails or does not return actions.
     """
     if not isinstance(bot, StateBot):
         return bot
@@ -331,7 +342,7 @@ NO_INFO: Mapping[str, Any] = {}
 
 
 class Lane(Unit):
-    """One environment with one player, and its row."""
+    """One environment with one player, and its row in shared memory."""
 
     cut = False  # whether the next row starts an episode in the same game
 
@@ -389,7 +400,7 @@ class Lane(Unit):
 
 
 class Match(Unit):
-    """The environment of one match, and the rows of its players. The number of a match is that of its first lane."""
+    """The environment of one match, and the rows of its players. A match has the number of its first lane."""
 
     def __init__(self, job: LaneJob, make: Factory, board: SharedRows, lane: int, allow: Allow = lambda seconds: None):
         assert board.seating is not None
@@ -438,7 +449,7 @@ class Match(Unit):
         self.over = False
 
     def _here(self) -> set[pettingzoo.Agent]:
-        """Return the environment's current agents. Raises SpaceViolation: an agent is not in possible_agents."""
+        """Return the environment's current agents. Raises SpaceViolation if an agent is not in possible_agents."""
         here = set(self.env.agents)
         if not here.issubset(self.agents):
             strangers = ", ".join(sorted(str(agent) for agent in here.difference(self.agents)))
@@ -485,7 +496,9 @@ class Match(Unit):
             self.alive[seat], self.gone[seat] = False, True
 
     def _arrive(self, seat: int, obs: Any, infos: Any) -> None:
-        """Write the first row of a player that appeared. Raises SpaceViolation: a missing or invalid observation."""
+        """Write the first row of a player that appeared. Raises SpaceViolation if its observation is missing or
+        invalid.
+        """
         agent = self.agents[seat]
         if not isinstance(obs, Mapping) or agent not in obs:
             raise SpaceViolation(f"{agent} is in agents, but was given no observation", "players")
@@ -494,7 +507,7 @@ class Match(Unit):
             self.say("bounds", near, f", {agent}")
 
     def _absent(self, lane: int) -> None:
-        """Write a `first` row for a lane without a player; the lane's observation stays as it was."""
+        """Write a `first` row for a lane without a player. The lane's observation stays as it was."""
         if "mask" in self.board.rows:
             tree.map(lambda mask: mask[lane].fill(True), self.board.rows["mask"])
         tree.write(self.board.rows, lane, first_row(self.board.rows))
@@ -510,7 +523,7 @@ class Match(Unit):
         first: bool,
         over: bool,
     ) -> None:
-        """Write a player's row. Raises SpaceViolation: an invalid observation, mask, event or team reward."""
+        """Write a player's row. Raises SpaceViolation if an observation, mask, event or team reward is invalid."""
         rows, lane, spec = self.board.rows, self.lanes[seat], self.job.spec
         if (seat, lane) not in self._writers:
             self._writers[seat, lane] = self.writer(self.seen[seat], lane)
@@ -537,7 +550,7 @@ class Match(Unit):
 
 
 def _of(infos: Any, agent: pettingzoo.Agent) -> Mapping[str, Any]:
-    """Return an agent's info; an empty dict if there is none."""
+    """Return an agent's info, or an empty dict if there is none."""
     info = infos.get(agent) if isinstance(infos, Mapping) else None
     return info if isinstance(info, Mapping) else NO_INFO
 
@@ -562,7 +575,7 @@ def read_step(result: object) -> tuple[object, float, bool, bool, object]:
 
 
 def step_parts(result: object) -> Sequence[Any]:
-    """Return the five parts of the result of step(). Raises SpaceViolation: not five parts."""
+    """Return the five parts of the result of step(). Raises SpaceViolation if there are not five."""
     if not isinstance(result, tuple | list) or len(result) != 5:
         wanted = "(observation, reward, terminated, truncated, info)"
         old = ", as gym's before 0.26 did" if isinstance(result, tuple) and len(result) == 4 else ""
@@ -571,7 +584,7 @@ def step_parts(result: object) -> Sequence[Any]:
 
 
 def read_reward(reward: object) -> float:
-    """Convert a reward to float. Raises SpaceViolation: the reward is not one finite number of float32."""
+    """Convert a reward to float. Raises SpaceViolation if the reward is not one finite number of float32."""
     value = float(reward) if isinstance(reward, FLOATS) else _scalar(reward)
     if not -MOST <= value <= MOST:  # NaN fails this test too
         raise SpaceViolation(f"reward must be one finite number of float32, given {value}", "reward")
@@ -579,7 +592,7 @@ def read_reward(reward: object) -> float:
 
 
 def _scalar(reward: Any) -> float:
-    """Convert a scalar of NumPy or another library to float. Raises SpaceViolation: not a real number."""
+    """Convert a scalar of NumPy or another library to float. Raises SpaceViolation if it is not a real number."""
     number = isinstance(reward, Real | np.bool_) or getattr(reward, "shape", None) == ()
     try:
         if number and not np.iscomplexobj(reward):
@@ -590,7 +603,7 @@ def _scalar(reward: Any) -> float:
 
 
 def read_flag(name: str, value: object) -> bool:
-    """Convert the flag terminated or truncated to bool. Raises SpaceViolation: neither a boolean nor 0 or 1."""
+    """Convert the flag terminated or truncated to bool. Raises SpaceViolation if it is neither a boolean nor 0 or 1."""
     if type(value) is bool:
         return value
     if getattr(value, "shape", ()) != () or value not in (0, 1):
@@ -599,7 +612,9 @@ def read_flag(name: str, value: object) -> bool:
 
 
 def final_observation_flaw(violation: SpaceViolation, terminated: bool) -> SpaceViolation:
-    """Convert wrong keys, shape or dtype of an episode's last observation to a violation of final-observation."""
+    """Convert a violation by an episode's last observation to one of the rule final-observation. Only violations about
+    keys, shape or dtype are converted.
+    """
     if violation.rule not in SHOWN:
         return violation
     how = "terminated" if terminated else "truncated"
@@ -608,8 +623,9 @@ def final_observation_flaw(violation: SpaceViolation, terminated: bool) -> Space
 
 
 def check_contains(space: gym.Space, obs: Any, path: str = "") -> str:
-    """Check that `obs`, whose shape and type are right, is in `space`. Return a remark if it exceeds a bound by no more
-    than rounding of floats, else "". Raises SpaceViolation: other keys, or a number beyond its bounds.
+    """Check that `obs`, whose shape and type are right, lies in `space`. Return "", or a warning if a number exceeds
+    its bound by no more than rounding of floats. Raises SpaceViolation if keys are wrong or a number is beyond its
+    bounds.
     """
     try:
         if space.contains(obs):
@@ -651,7 +667,7 @@ def in_full(number: Any) -> str:
 
 
 def action_reader(space: gym.Space) -> Callable[[Tree], Any]:
-    """Return a function that converts one lane's action arrays to an element of the environment's action space."""
+    """Return a function that converts the action arrays of one lane to an element of the environment's action space."""
     inner = {k: action_reader(s) for k, s in (subspaces(space) or {}).items()}
     if isinstance(space, gym.Tuple):
         return lambda a: tuple(act(a[k]) for k, act in inner.items())
@@ -671,18 +687,18 @@ def action_reader(space: gym.Space) -> Callable[[Tree], Any]:
 
 
 def _start(space: gym.Space) -> np.ndarray:
-    """Return `start`, the smallest values of a discrete space, int64; 0 if the space has none."""
+    """Return `start`, the smallest values of a discrete space, as int64. Return 0 if the space has none."""
     return np.asarray(getattr(space, "start", 0), np.int64)
 
 
 def observation_writer(
     space: gym.Space, into: Tree, lane: int | slice, path: str = "", casting: Casting = "safe"
 ) -> Writer:
-    """Return a function that checks an observation (a batch, if `lane` is a slice) against `space`, and writes it into
-    `into[lane]`. casting: conversions of dtypes that a Box accepts, see np.can_cast; same_kind includes float64 to
-    float32.
+    """Return a function that checks an observation against `space` and writes it into `into[lane]`.
 
-    The function raises SpaceViolation: shape, dtype or keys differ from the declared ones, or a value is invalid.
+    If `lane` is a slice, the observation is a batch. casting: conversions of dtypes that a Box accepts, see
+    np.can_cast; same_kind includes float64 to float32. The function raises SpaceViolation if shape, dtype or keys
+    differ from the declared ones, or a value is invalid.
     """
     parts = subspaces(space)
     if parts is not None:
@@ -745,14 +761,14 @@ def _box_writer(space: gym.Box, row: np.ndarray, path: str, casting: Casting) ->
 
 
 def other(path: str, declared: object, given: object, rule: str) -> SpaceViolation:
-    """Return the violation by a part of an observation that differs from its declaration."""
+    """Return the SpaceViolation for a part of an observation that differs from its declaration."""
     given = f"{given.dtype} {list(given.shape)}" if isinstance(given, np.ndarray) else given
     return SpaceViolation(f"{place_of(path)}declared {declared}, given {given}", rule)
 
 
 def as_array(obs: object, dtype: np.dtype | None, declared: object, path: str) -> np.ndarray:
-    """Convert an observation to an array. Lists and Python numbers have no dtype: they get the declared `dtype`, if it
-    can hold their values. Raises SpaceViolation: the dtype cannot, or `obs` is not an array.
+    """Convert an observation to an array. Lists and Python numbers have no dtype, so they get the declared `dtype`.
+    Raises SpaceViolation if that dtype cannot hold their values, or if `obs` is not an array.
     """
     own = isinstance(obs, list | tuple | bool | int | float)
     try:

@@ -1,8 +1,8 @@
-"""Masks of legal actions: from an environment's `action_mask` to bool arrays with one shape for every lane.
+"""Convert an environment's masks of legal actions (`action_mask`) to bool arrays with one shape for every lane.
 
-A mask is in the observation (a Dict space with this key at its top; networks do not see the mask), or in `info` of each
-reset and step, or the environment or a wrapper has a method action_masks(), as in sb3-contrib. Accepted forms for each
-kind of action, with 1 for legal:
+A mask may be in the observation, a Dict space with this key at its top; networks do not see the mask. Or it may be in
+`info` of each reset and step. Or the environment or a wrapper has a method action_masks(), as in sb3-contrib. The
+following forms are accepted for each kind of action, with 1 for legal:
 
     Discrete(n)          [n]
     MultiDiscrete(nvec)  a tuple with an array [n] per number (nested as nvec is), or one array [sum(nvec)]
@@ -13,9 +13,9 @@ kind of action, with 1 for legal:
     Conditional          a dict; a part that only some values of the first part use has one such array, or [values, …]:
                          an array for each value of the first part, ignored for values that do not use the part
 
-Gymnasium's `space.sample(mask)` takes the first form of each. Rows have a bool array [number of all values]; for
-composite actions, a dict of the parts with masks; for a part with a mask per value of the first part, [values of the
-first part, number of all values].
+Gymnasium's `space.sample(mask)` takes the first form of each. Rows have a bool array [number of all values]. For
+composite actions, rows have a dict of the parts with masks. A part with a mask per value of the first part has an array
+[values of the first part, number of all values].
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ MaskWriter = Callable[[object, object, bool], None]  # takes (observation, info,
 
 
 def whole_mask(action: ActionSpec, only_first: bool) -> Tree:
-    """Return a mask that allows every action, or only the first value of each part; None: the actions have no mask."""
+    """Return a mask that allows every action, or only the first value of each part. None: the actions have no mask."""
     if isinstance(action, dict):
         inner = {k: whole_mask(part, only_first) for k, part in action.items()}
         return {k: mask for k, mask in inner.items() if mask is not None} or None
@@ -52,22 +52,23 @@ def whole_mask(action: ActionSpec, only_first: bool) -> Tree:
 
 
 def without_mask(space: gym.Space) -> gym.Space:
-    """Return the observation space that networks see: `space` without its mask."""
+    """Return the observation space that networks see, which is `space` without its mask."""
     if not (isinstance(space, gym.Dict) and KEY in space.spaces):
         return space
     return gym.Dict({k: s for k, s in space.spaces.items() if k != KEY})
 
 
 def declared_mask(action: ActionSpec, space: gym.Space, title: str) -> Spec | None:
-    """Return the fields of the observation's mask; None: no mask. Raises UserError: it does not fit these actions."""
+    """Return the fields of the observation's mask, or None. Raises UserError if the mask does not fit these actions."""
     if not isinstance(space, gym.Dict) or KEY not in space.spaces:
         return None
     return mask_spec(action, _zeros(space.spaces[KEY]), f"{title}: the observation's")
 
 
 def shown_mask(action: ActionSpec, env: gymnasium.Env, title: str) -> tuple[Spec | None, str]:
-    """Reset `env`; return the fields of the mask in info or from action_masks(), and its source. None: no mask, or a
-    failed reset, which the run's own reset reports. Raises UserError: action_masks() raises, or the mask does not fit.
+    """Reset `env`. Return the fields of the mask in info or from action_masks(), and the mask's source. None means no
+    mask, or a failed reset, which the run's own reset reports. Raises UserError if action_masks() raises, or the mask
+    does not fit.
     """
     source = "info"
     try:
@@ -86,7 +87,7 @@ def shown_mask(action: ActionSpec, env: gymnasium.Env, title: str) -> tuple[Spec
 
 
 def mask_method(env: Any) -> Callable[[], Tree] | None:
-    """Return the method action_masks of an environment or of its wrappers; None: there is none."""
+    """Return the method action_masks of an environment or of its wrappers, or None if there is none."""
     try:
         found = env.get_wrapper_attr(METHOD)
     except AttributeError:  # objects that are not a gymnasium.Env lack get_wrapper_attr
@@ -95,7 +96,7 @@ def mask_method(env: Any) -> Callable[[], Tree] | None:
 
 
 def mask_spec(action: ActionSpec, given: Tree, title: str) -> Spec | None:
-    """Return the fields of the mask `given`; None: no mask. Raises UserError: the mask does not fit the actions."""
+    """Return the fields of the mask `given`; None: no mask. Raises UserError if the mask does not fit the actions."""
     path, leaf, found, values = "", action, {}, _conditions(action)
     try:
         for path, (leaf, part) in _parts(action, given).items():
@@ -124,8 +125,8 @@ def mask_writer(
     """Return a function that writes a lane's masks into `into[lane]`.
 
     inside: whether the mask is in the observation, not in info. method: called if info has no mask. The function raises
-    SpaceViolation: the mask is missing, has another form, or allows no action. On an episode's last row, whose action
-    is ignored, a mask that is missing or allows no action makes all actions legal.
+    SpaceViolation if the mask is missing, has another form, or allows no action. The action of an episode's last row is
+    ignored. So if that row's mask is missing or allows no action, all actions become legal.
     """
     rows = {} if into is None else {path: row[lane] for path, row in tree.leaves(into)}
     values = {path: n for path, n in _conditions(action).items() if path in rows}
@@ -169,7 +170,7 @@ def _write(action: Leaf, row: np.ndarray | None, given: ArrayLike | None, last: 
 
 
 def _check_used(action: Conditional, path: str, rows: Mapping[str, np.ndarray], last: bool) -> None:
-    """Raises SpaceViolation: a legal value of the first part uses this part, but no value of this part is legal. If
+    """Raises SpaceViolation if a legal value of the first part uses this part, but no value of this part is legal. If
     `last`, make all values of this part legal instead.
     """
     row, sizes = rows[path], np.array(action[path].classes)
@@ -183,8 +184,8 @@ def _check_used(action: Conditional, path: str, rows: Mapping[str, np.ndarray], 
 
 
 def read_mask(action: Leaf, given: ArrayLike, last: bool = False) -> np.ndarray:
-    """Convert a mask to bool [number of all values]. Raises SpaceViolation: values other than 0 and 1, another shape,
-    or no legal value. If `last`, make all values legal where none is legal.
+    """Convert a mask to bool [number of all values]. Raises SpaceViolation if it has values other than 0 and 1, another
+    shape, or no legal value. If `last`, make all values legal where none is legal.
     """
     row = _flat(action, given)
     sizes = np.array(action.classes)
@@ -220,7 +221,7 @@ def _flat(action: Leaf, given: ArrayLike, values: int = 0) -> np.ndarray:
 
 
 def _joined(action: MultiDiscrete, given: Any) -> np.ndarray:
-    """Join a mask whose arrays are nested as `nvec` is into one array; convert other masks to arrays as they are."""
+    """Join a mask whose arrays are nested as `nvec` is into one array. Convert other masks to arrays as they are."""
     pieces = [given]
     for _ in action.shape:
         pieces = [inner for piece in pieces if np.iterable(piece) for inner in piece]

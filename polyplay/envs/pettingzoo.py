@@ -1,6 +1,6 @@
-"""PettingZoo's environments, and padding to one set of spaces for all players.
+"""Use environments of PettingZoo, which have several players, and pad them to one set of spaces for all players.
 
-Any object with PettingZoo's methods counts as such an environment, so only conversions need the package.
+Any object with PettingZoo's methods counts as such an environment. So only conversions need the package.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def _has(env: object, *methods: str) -> bool:
 
 
 def parallel_of(env: Any) -> Any:
-    """Convert an AECEnv, or PettingZoo's ParallelEnv around one, to a ParallelEnv; return other objects unchanged."""
+    """Convert a turn-based AECEnv, or PettingZoo's ParallelEnv around one, to a ParallelEnv. Return others as is."""
     conversions = sys.modules.get("pettingzoo.utils.conversions")
     if conversions is not None and type(env) is conversions.aec_to_parallel_wrapper:
         return AllAtOnce(env.aec_env)
@@ -74,9 +74,10 @@ class AroundPlayers:
 
 
 class AllAtOnce(AroundPlayers):
-    """A ParallelEnv around a turn-based environment, with the same results as PettingZoo's conversions. If agents act
-    in a cycle (`is_parallelizable`), the actions of all agents count in a step. Otherwise only the action of the agent
-    to move counts, and masks leave the other agents one legal action, the first.
+    """A ParallelEnv around a turn-based environment. Its results are those of PettingZoo's conversions.
+
+    If agents act in a cycle (`is_parallelizable`), the actions of all agents count in a step. Otherwise only the action
+    of the agent to move counts. Masks then leave the other agents one legal action, the first.
 
     PettingZoo's own conversions observe agents twice per step, through wrappers whose checks a pool repeats
     (bench/third_party.py).
@@ -116,7 +117,7 @@ class AllAtOnce(AroundPlayers):
         return obs, rewards, terminated, truncated, infos
 
     def _masked(self, obs: Batch, infos: Batch) -> tuple[Batch, Batch]:
-        """Add masks for the agents that wait and, if the environment has no masks, for the agent to move."""
+        """Add masks for the agents that wait. If the environment has no masks, add one for the agent to move too."""
         infos = dict(infos)
         if self._cycle:
             return obs, infos
@@ -143,8 +144,8 @@ def _unchecked(env: Any) -> Any:
 
 
 def inspect_players(env: Any, title: str) -> EnvSpec:
-    """Describe a ParallelEnv by its seats, one for each agent. Raises UserError: seats have different spaces, or a
-    space is not supported.
+    """Describe a ParallelEnv by its seats (places of players), one for each agent. Raises UserError if seats have
+    different spaces, or a space is not supported.
     """
     agents = list(env.possible_agents)
     if not agents:
@@ -164,7 +165,7 @@ def inspect_players(env: Any, title: str) -> EnvSpec:
 
 
 def _seat(env: Any, agent: Agent, title: str) -> EnvSpec:
-    """Describe one agent's observations and actions. Raises UserError: a space is missing or not supported."""
+    """Describe one agent's observations and actions. Raises UserError if a space is missing or not supported."""
     seen, acted = env.observation_space(agent), env.action_space(agent)
     for which, space in (("observation_space", seen), ("action_space", acted)):
         if not isinstance(space, gymnasium.Space):
@@ -174,7 +175,7 @@ def _seat(env: Any, agent: Agent, title: str) -> EnvSpec:
 
 
 def _unequal(title: str, *seats: tuple[Agent, EnvSpec]) -> UserError:
-    """Return the error for two seats that cannot share one policy, because their spaces differ."""
+    """Return the error for two seats (places of players) that cannot share one policy, because their spaces differ."""
     both = ", ".join(f"{a} has {s.describe['observation']} / {s.describe['actions']}" for a, s in seats)
     cure = "pad them with --wrapper polyplay.envs.pettingzoo:pad (or SuperSuit's pad_observations, pad_action_space)"
     return UserError(f"--env: {title}: seats of unequal spaces, {both}; {cure} {rules.rule_suffix('kinds')}")
@@ -202,8 +203,8 @@ def _bots(env: Any, title: str) -> Mapping[str, str]:
 
 
 def seen_in_info(env: Any, spec: EnvSpec, title: str) -> tuple[Spec | None, bool]:
-    """Reset `env`; return the fields of the mask in info (None: no mask), and whether info has a team reward. After a
-    failed reset, return (None, False); the run's own reset reports the failure.
+    """Reset `env`. Return the fields of the mask in info (None: no mask), and whether info has a team reward. After a
+    failed reset, return (None, False). The run's own reset then reports the failure.
     """
     try:
         _, infos = env.reset(seed=0)
@@ -216,7 +217,7 @@ def seen_in_info(env: Any, spec: EnvSpec, title: str) -> tuple[Spec | None, bool
 
 
 def read_events(info: Mapping[str, Any], n: int) -> np.ndarray | float:
-    """Return an agent's counts of events [n] since its last row; 0 if info has none. Raises SpaceViolation."""
+    """Return an agent's counts of events [n] since its last row, or 0 if info has none. Raises SpaceViolation."""
     given = info.get(EVENTS)
     if given is None:
         return 0.0
@@ -239,11 +240,12 @@ def pad(env: Any) -> Any:
 
 
 class Padded(AroundPlayers):
-    """A ParallelEnv with equal spaces for all seats. Observations are padded with zeros, and end with the seat's kind
-    as one-hot. All seats have the largest seat's actions: surplus actions are masked, surplus numbers of vectors
-    ignored.
+    """A ParallelEnv with equal spaces for all seats (places of players).
 
-    Seats with identical spaces have the same kind (`polyplay_kinds`). With a single kind, no one-hot is added.
+    Observations are padded with zeros, and end with the seat's kind as one-hot. All seats have the actions of the
+    largest seat. Surplus actions are masked, and surplus numbers of vectors are ignored.
+
+    Seats with identical spaces have the same kind (`polyplay_kinds`). If there is only one kind, no one-hot is added.
     """
 
     def __init__(self, env: Any):
@@ -315,7 +317,7 @@ class Padded(AroundPlayers):
 
 
 def _check(seen: gym.Space, acted: gym.Space, given: str) -> None:
-    """Raises UserError: the spaces cannot be padded."""
+    """Raises UserError if the spaces cannot be padded."""
     vector = isinstance(seen, gym.Box) and len(seen.shape) == 1
     if not vector or not (isinstance(acted, gym.Discrete) or (isinstance(acted, gym.Box) and len(acted.shape) == 1)):
         raise _refused(given)

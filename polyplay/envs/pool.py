@@ -1,7 +1,8 @@
-"""`Envs` describes lanes (parallel environments), and a `Pool` steps them. Conversion of `EnvSpec` to JSON.
+"""Describe environments (`Envs`, `EnvSpec`), and the base class of pools, which step many of them in parallel (`Pool`).
 
-A pool's rows follow the project's row convention: the row with `terminated | truncated` holds the episode's real last
-observation, and the action sent for that row is ignored. The lane's next row has `first` and begins its next episode.
+A pool has lanes (parallel environments) and gives a row (the data of one step) of each. If a row has `terminated` or
+`truncated`, it holds the real last observation of its episode, and the action sent for it is ignored. The lane's next
+row has `first` set, and begins the next episode. The module also converts an `EnvSpec` to JSON and back.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ Lanes = slice | np.ndarray  # a slice: a fixed group, whose rows are views; int6
 
 
 def need(good: bool, text: str) -> None:
-    """Raise UserError with `text` if `good` is false."""
+    """Raise UserError with the message `text` if `good` is false."""
     if not good:
         raise UserError(text)
 
@@ -49,19 +50,29 @@ def need(good: bool, text: str) -> None:
 
 @dataclass(frozen=True)
 class EnvSpec:
-    """Description of one lane's observations and actions. `describe`: text to print; `classes`: number of values of
-    each Discrete observation, `nvec` of MultiDiscrete ones; `mask`: bool fields of legal actions, see `masks`;
-    `vector`: whether the factory makes vector environments, with `width` lanes (0: any number); `spaces`: the
-    environment's spaces as JSON; `images`: paths of the images that the user named; None: images are detected; `view`:
-    see `image_view`.
+    """Description of the observations and actions of one lane (parallel environment).
 
-    For environments with several players (each player is a lane): number of `seats` of a match; `teams` and `kinds` of
-    the seats, in order (seats of one kind have equal spaces); names of the `events` that rows count; whether rows have
-    a `team_reward`; scripted players as `bots`, {name: "module:callable"}, see lane.load_bot.
+    describe: text to print about the environment.
+    classes: number of values of each Discrete observation, and `nvec` of each MultiDiscrete one.
+    mask: bool fields that mark legal actions, see the module `masks`.
+    vector: whether the factory makes vector environments.
+    width: number of lanes of such a vector environment; 0: any number.
+    spaces: the environment's spaces as JSON.
+    images: paths of the images that the user named; None: images are detected.
+    view: how images are converted, see `image_view`.
 
-    For several environments in one run: names of the `tasks`; task numbers `order` (lane i always plays task
-    `order[i % len(order)]`); `parts`, the description of each task; `task_input`: unless it is "none", observations are
-    {"seen", "task"}.
+    For environments with several players (each player is a lane):
+    seats: number of players of a match.
+    teams, kinds: team and kind of each seat (place of a player), in order. Seats of one kind have equal spaces.
+    events: names of the events that rows count.
+    team_reward: whether rows have a `team_reward`.
+    bots: scripted players, {name: "module:callable"}, see lane.load_bot.
+
+    For several environments (tasks) in one run:
+    tasks: names of the tasks.
+    order: task numbers; lane i always plays task `order[i % len(order)]`.
+    parts: description of each task.
+    task_input: how networks are given the task. Unless this is "none", observations are {"seen", "task"}.
     """
 
     obs: Spec
@@ -94,26 +105,28 @@ class EnvSpec:
 
     @property
     def sides(self) -> tuple[int, ...]:
-        """Number of the team of each seat, counted from 0. Without declared teams, each seat is a team."""
+        """Number of the team of each seat (place of a player), from 0. Without declared teams, each seat is a team."""
         teams = self.teams or range(self.seats)
         numbers = {team: i for i, team in enumerate(sorted(set(teams)))}
         return tuple(numbers[team] for team in teams)
 
     @property
     def own_fields(self) -> Spec:
-        """Fields of a row that only environments with several players, or several tasks, have."""
+        """Fields of a row that only environments with several players or several tasks have."""
         events = {"events": Field((len(self.events),), "float32")} if self.events else {}
         task = {"task": Field((), "int64")} if self.tasks else {}
         return {**events, **task, **({"team_reward": Field((), "float32")} if self.team_reward else {})}
 
     def task_of(self, lane: int) -> str | None:
-        """Return the name of the task that a lane of the run plays; None: the run has one environment."""
+        """Return the name of the task that a lane of the run plays, or None if the run has one environment."""
         return self.tasks[self.order[lane % len(self.order)]] if self.tasks else None
 
 
 class Pool(ABC):
-    """Base class of pools, which step lanes of one kind of environment. Methods that are not abstract are for features
-    that most pools lack: matches, images for people, a varying number of lanes, and saved states.
+    """Base class of pools. A pool steps lanes (parallel environments) of one kind.
+
+    Methods that are not abstract are for features that most pools lack: matches of several players, images for people,
+    a varying number of lanes, and saved states.
     """
 
     spec: EnvSpec
@@ -131,39 +144,41 @@ class Pool(ABC):
 
     @abstractmethod
     def recv(self, timeout: float | None = None) -> tuple[Lanes, Batch]:
-        """Return the ready lanes and their rows, in the same order. The arrays are valid until send() for these lanes.
-        Each lane's first row has the observation of its reset.
+        """Wait for lanes that are ready. Return these lanes and their rows (the results of their steps), in the same
+        order. The arrays are valid until send() for these lanes. The first row of each lane has the observation of its
+        reset.
 
-        timeout: seconds to wait; None: no limit. The pools of ale-py and EnvPool ignore the limit, because their steps
-        always end. Raises TimeoutError; EnvFailure: an environment failed; Closed: after close().
+        timeout: seconds to wait; None: no limit. The pools of ale-py and EnvPool ignore it, because their steps always
+        end.
+        Raises TimeoutError; EnvFailure if an environment failed; Closed after close().
         """
 
     @abstractmethod
     def send(self, lanes: Lanes, action: Tree) -> None:
         """Send actions for lanes that recv gave, in the form of `spec.action`: an array [B, …], or a dict of arrays.
-        Raises ValueError: wrong lanes or actions.
+        Raises ValueError if the lanes or actions are wrong.
         """
 
     @abstractmethod
     def close(self) -> None:
-        """Close all environments and processes; may be called repeatedly."""
+        """Close all environments and processes. Further calls have no effect."""
 
     def picture(self, lane: int) -> tuple[np.ndarray, float] | None:
-        """Return an image of a lane for people, RGB uint8 [H, W, 3], and images per second; None: no images."""
+        """Render a lane for people: an RGB image, uint8 [H, W, 3], and images per second. None: there are no images."""
         return None
 
     # ---------------------------------------------------------------------------------------- matches
 
     def pause_matches(self, on: bool) -> None:
-        """Hold matches (`on`) or release them. A held match that has finished does not restart, and its lanes give only
-        `first` rows, so no transitions; once released, the match restarts in its next step. Raises ValueError: the pool
-        has no matches.
+        """Hold all matches if `on` is true, else release them. A held match that has finished does not restart, and its
+        lanes give only `first` rows, so no transitions. After its release, it restarts in its next step. Raises
+        ValueError if the pool has no matches.
         """
         raise ValueError(f"{self.title}: has no matches to hold")
 
     def seats_of(self, lanes: Lanes) -> Seats | None:
-        """Return the states of all matches, and the match and seat of each of these lanes, valid until send() for the
-        lanes. None: the environment does not share the states of its matches.
+        """Return the states of all matches, and the match and seat (place of a player) of each of these lanes. They are
+        valid until send() for the lanes. Return None if the environment does not share its matches' states.
         """
         return None
 
@@ -171,24 +186,24 @@ class Pool(ABC):
 
     @property
     def ready(self) -> int:
-        """Number of lanes whose rows recv has not given yet; 0 in a pool with fixed groups."""
+        """Number of lanes whose rows recv has not given yet. In a pool with fixed groups, the number is 0."""
         return 0
 
     @property
     def wanted(self) -> int:
-        """Number of lanes that should exist, as set by scale(): the first lanes."""
+        """Number of lanes that should exist, as set by scale(). They are the first lanes."""
         return self.lanes
 
     @property
     def present(self) -> int:
-        """Number of existing lanes."""
+        """Number of lanes that exist now."""
         return self.lanes
 
     def scale(self, n: int) -> None:  # noqa: B027 - lanes that stay need nothing
         """Keep the first `n` lanes. recv gives every other lane once more; then call part(). Fixed lanes: no effect."""
 
     def part(self, lanes: np.ndarray) -> None:
-        """End these surplus lanes, int64 [n]. Call part() for them instead of send()."""
+        """End these surplus lanes (int64 [n]). Call part() for such lanes instead of send()."""
         raise ValueError(f"{self.title}: its lanes are fixed")
 
     def waits(self) -> tuple[float, float] | None:
@@ -198,12 +213,12 @@ class Pool(ABC):
     # ------------------------------------------------------------------------------------------ state
 
     def state(self) -> Batch | None:
-        """Return all that decides the future of the lanes, as arrays; None: not possible, see `unsaved`."""
+        """Return the lanes' state, all that decides their future, as arrays. None: not possible, see `unsaved`."""
         return None
 
     def load(self, state: Batch) -> None:
-        """Restore a result of state() bitwise, including which lanes wait for actions. Raises ValueError: the pool has
-        no states.
+        """Restore a result of state() bitwise, including which lanes wait for actions. Raises ValueError if the pool
+        has no states.
         """
         raise ValueError(f"{self.title}: has no state to load: {self.unsaved}")
 
@@ -213,7 +228,8 @@ class Pool(ABC):
 
 @dataclass(frozen=True)
 class Envs:
-    """Description of one pool: cheap to make, and picklable (a callable `name` is sent by cloudpickle).
+    """Description of a pool of environments, from which open() makes the pool. A description is cheap to make and can
+    be pickled. A callable `name` is pickled by cloudpickle.
 
     name: "ALE/Pong-v5" (any Atari game), a Gymnasium id, "toy:catch", "module:callable", "module:EnvId-v0",
     "envpool:Task-v1", or a callable that returns a gymnasium.Env or VectorEnv.
@@ -263,32 +279,32 @@ class Envs:
 
     @property
     def fixed(self) -> bool:
-        """Whether recv gives fixed groups of lanes in turn (a single group: all lanes), not ready lanes."""
+        """Whether recv gives fixed groups of lanes in turn, not whichever are ready. A single group has all lanes."""
         return not self.at_once
 
     @property
     def title(self) -> str:
-        """The environment's name in errors."""
+        """The environment's name in error messages."""
         return title_of(self.name)
 
     @cached_property
     def spec(self) -> EnvSpec:
-        """The description of a lane, made once. Without `inline`, a separate process builds a Gymnasium environment for
-        this. Raises UserError: the environment is unknown or not supported.
+        """The description of a lane (parallel environment), made once. A Gymnasium environment is built for this, in a
+        separate process unless `inline` is true. Raises UserError if the environment is unknown or not supported.
         """
         from polyplay.envs.make import describe
 
         return describe(self)
 
     def share(self, **changes: Any) -> Envs:
-        """Return a copy with these changes and the same `spec`."""
+        """Return a copy with these changes. The copy has the same `spec`, which is not made again."""
         other = replace(self, **changes)
         if "spec" in self.__dict__:
             other.__dict__["spec"] = self.spec
         return other
 
     def open(self, seed: int, lane: int = 0) -> Pool:
-        """Open the pool. lane: number of its first lane in the run; (seed, lane number) decides the seed of a lane."""
+        """Open the pool. lane: number of its first lane in the run. `seed` and a lane's number decide its seed."""
         from polyplay.envs.make import connect
 
         return connect(self, seed, lane)
@@ -314,8 +330,9 @@ ATARI57 = "@atari57"  # name of the list of the literature's 57 Atari games
 
 
 def task_words(name: object) -> list[tuple[str, int]]:
-    """Return [(name, weight), …] of several tasks, given as "ALE/Pong-v5,ALE/Breakout-v5:2" or as @atari57; [] for one
-    environment. Raises UserError: a task is given twice, a list is unknown, or all weights are 0.
+    """Return the tasks that `name` lists as [(name, weight), …], or [] if it names one environment. Tasks are given as
+    "ALE/Pong-v5,ALE/Breakout-v5:2", or as @atari57. Raises UserError if a task is given twice, a list is unknown, or
+    all weights are 0.
     """
     given = re.split(r",(?![^(]*\))", name) if isinstance(name, str) else []  # game:spiel:mnk(m=4,n=5) is one name
     if len(given) < 2 and not str(name).startswith("@"):
@@ -340,13 +357,13 @@ def task_words(name: object) -> list[tuple[str, int]]:
 
 
 def task_order(words: list[tuple[str, int]]) -> tuple[int, ...]:
-    """Return the task number of each lane, in lane order: each task as often as its weight, spread evenly."""
+    """Return the task number of each lane, in lane order. Each task occurs as often as its weight, spread evenly."""
     places = [((k + 0.5) / times, i) for i, (_, times) in enumerate(words) for k in range(times)]
     return tuple(i for _, i in sorted(places))
 
 
 def title_of(name: str | Factory) -> str:
-    """Return the name that errors use for an environment or a factory."""
+    """Return the name that error messages use for an environment or a factory."""
     return name if isinstance(name, str) else getattr(name, "__qualname__", repr(name))
 
 
@@ -366,13 +383,13 @@ Options = TypeVar("Options")
 
 
 def options(kind: Callable[..., Options], given: Mapping[str, object], title: str) -> Options:
-    """Make `kind(**given)`, a dataclass of options. Raises UserError, see check_options."""
+    """Make `kind(**given)`, where `kind` is a dataclass of options. Raises UserError, see check_options."""
     check_options(given, {f.name: f.default for f in fields(kind)}, title)  # type: ignore[arg-type]
     return kind(**given)
 
 
 def check_options(given: Mapping[str, object], defaults: Mapping[str, object], title: str) -> None:
-    """Raises UserError: an option is unknown, or its value has another type than the default."""
+    """Raises UserError if an option is unknown, or if its value has another type than the default."""
     for name, value in given.items():
         if name in APART and name not in defaults:
             raise UserError(f"{APART[name]}: {title} does not support it, only Gymnasium environments do: leave it out")
@@ -388,7 +405,7 @@ def check_options(given: Mapping[str, object], defaults: Mapping[str, object], t
 
 
 def closest_names(name: str, known: Iterable[str]) -> str:
-    """Return ', did you mean …?' with the known name closest to `name`; "" if none is close."""
+    """Return ', did you mean …?' with the known name that is closest to `name`, or "" if none is close."""
     lower = {k.lower(): k for k in known}
     found = difflib.get_close_matches(name.lower(), lower, n=1, cutoff=0.5)
     return f", did you mean {lower[found[0]]!r}?" if found else ""
@@ -409,7 +426,7 @@ OWN_LIMIT = "the environment's own"  # text for a limit of steps, in description
 
 
 def space_to_json(space: gym.Space) -> Row:
-    """Convert a space of a supported kind, or a subclass, to JSON, without its seed."""
+    """Convert a Gymnasium space of a supported kind, or of a subclass, to JSON, without its seed."""
     if (inner := subspaces(space)) is not None:
         parts = [{"key": key, "space": space_to_json(part)} for key, part in inner.items()]
         return {"kind": "Tuple" if isinstance(space, gym.Tuple) else "Dict", "parts": parts}
@@ -432,12 +449,12 @@ def _numbers(ends: np.ndarray) -> Any:
 
 
 def _reader(dtype: np.dtype) -> Callable[[Any], int | float]:
-    """Return int or float, to read numbers of this dtype or their text; integers can have more digits than a float."""
+    """Return int or float, to read numbers of this dtype or their text. Integers can have more digits than a float."""
     return float if dtype.kind == "f" else int
 
 
 def space_from_json(given: Row) -> gym.Space:
-    """Invert `space_to_json`. Raises KeyError, TypeError or ValueError: damaged input."""
+    """Make the space that `space_to_json` converted. Raises KeyError, TypeError or ValueError if input is damaged."""
     kind = given["kind"]
     if kind in ("Tuple", "Dict"):
         parts = {part["key"]: space_from_json(part["space"]) for part in given["parts"]}
@@ -463,8 +480,12 @@ def _array(ends: Any, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
 
 
 def spec_of_spaces(seen: gym.Space, acted: gym.Space, title: str, uses: Any = None, note: str = "") -> EnvSpec:
-    """Describe a lane by the space of its observations, `seen`, which may contain a mask, and of its actions, `acted`.
-    uses: see conditional_actions; note: more text about observations. Raises UserError: an unsupported space.
+    """Describe a lane by the space of its observations, `seen`, and the space of its actions, `acted`.
+
+    seen: may contain a mask of legal actions.
+    uses: see conditional_actions.
+    note: more text about observations.
+    Raises UserError if a space is not supported.
     """
     shown = masks.without_mask(seen)
     try:
@@ -480,7 +501,7 @@ def spec_of_spaces(seen: gym.Space, acted: gym.Space, title: str, uses: Any = No
 
 
 def of_spec(spec: EnvSpec) -> tuple[gym.Space, gym.Space]:
-    """Return the declared spaces of observations and of actions, or else spaces that fit the description."""
+    """Return the declared spaces of observations and actions. If there are none, return spaces that fit the spec."""
     if spec.spaces is not None:
         return space_from_json(spec.spaces["observation"]), space_from_json(spec.spaces["action"])
     made = {path: _observed(field, spec.classes.get(path, 0)) for path, field in tree.leaves(spec.obs)}
@@ -488,8 +509,8 @@ def of_spec(spec: EnvSpec) -> tuple[gym.Space, gym.Space]:
 
 
 def byte_bounds(spec: EnvSpec) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """Return {path: (low, high)} of every part of observations that is a Box of bytes: the declared bounds as arrays,
-    or 0 and 255.
+    """Return {path: (low, high)} for every part of observations that is a Box of bytes. The bounds are arrays: the
+    declared bounds, or else 0 and 255.
     """
     fields = {path: f for path, f in tree.leaves(spec.obs) if f.dtype == "uint8" and path not in spec.classes}
     if not fields:
@@ -501,8 +522,8 @@ def byte_bounds(spec: EnvSpec) -> dict[str, tuple[np.ndarray, np.ndarray]]:
 
 
 def network_view(spec: EnvSpec) -> tuple[list[Any], list[Any]]:
-    """Return all that decides a network's shape: the parts of observations in order, with numbers of values and bounds
-    of bytes, and the parts of actions.
+    """Return all that decides the shape of a network: the parts of observations in order, with numbers of values and
+    bounds of bytes, and the parts of actions.
     """
     bounds = {path: tuple(end.tobytes() for end in ends) for path, ends in byte_bounds(spec).items()}
     images = spec.image_leaves
@@ -511,7 +532,7 @@ def network_view(spec: EnvSpec) -> tuple[list[Any], list[Any]]:
 
 
 def describe_views(spec: EnvSpec, other: EnvSpec) -> tuple[tuple[str, str], tuple[str, str]]:
-    """Return (texts of both specs' observations, texts of both specs' actions), which show how the specs differ."""
+    """Describe how two specs differ. Return (texts of both specs' observations, texts of both specs' actions)."""
     shown = [spaces.describe_fields(s.obs) for s in (spec, other)]
     taken = [spaces.describe_actions(s.action) for s in (spec, other)]
     if len({*shown}) == 1:
@@ -520,7 +541,7 @@ def describe_views(spec: EnvSpec, other: EnvSpec) -> tuple[tuple[str, str], tupl
 
 
 def box_parts(spec: EnvSpec) -> dict[str, gym.Box]:
-    """Return {path: Box} of the parts of observations declared as a Box; images in the layout of rows."""
+    """Return {path: Box} of the parts of observations that are declared as a Box. Images have the layout of rows."""
     found = tree.leaves(_tree_of(of_spec(spec)[0]))
     return {path: _as_in_rows(space) for path, space in found if isinstance(space, gym.Box)}
 
@@ -531,7 +552,7 @@ def _as_in_rows(space: gym.Box) -> gym.Box:
 
 
 def _tree_of(space: gym.Space) -> Any:
-    """Return a space's parts as nested dicts of spaces that have no parts."""
+    """Return the parts of a space as nested dicts. Each leaf is a space without parts."""
     inner = subspaces(space)
     return space if inner is None else {key: _tree_of(part) for key, part in inner.items()}
 
@@ -549,7 +570,7 @@ def _observed(field: Field, classes: int | tuple[int, ...]) -> gym.Space:
 
 
 def tree_space(parts: Any) -> gym.Space:
-    """Make a Dict from a tree of spaces; return a single space unchanged."""
+    """Make a Dict space from nested dicts of spaces. Return a single space unchanged."""
     return gym.Dict([(k, tree_space(v)) for k, v in parts.items()]) if isinstance(parts, dict) else parts
 
 
@@ -560,7 +581,7 @@ _PLAYERS |= {"tasks": tuple, "order": tuple, "task_input": str}
 
 
 def spec_to_json(spec: EnvSpec) -> Row:
-    """Convert the parts of a spec on which networks depend, and the environment's spaces, to JSON."""
+    """Convert a spec to JSON: the parts of the spec on which networks depend, and the environment's spaces."""
     seen, acted = of_spec(spec)
     mask = None if spec.mask is None else {path: list(field.shape) for path, field in tree.leaves(spec.mask)}
     about = {"frames_per_step": spec.frames_per_step, "describe": dict(spec.describe), "mask": mask}
@@ -571,7 +592,7 @@ def spec_to_json(spec: EnvSpec) -> Row:
 
 
 def spec_from_json(given: Row, title: str) -> EnvSpec:
-    """Invert `spec_to_json`. Raises UserError: damaged input, or another version."""
+    """Make the spec that `spec_to_json` converted. Raises UserError if the input is damaged or of another version."""
     try:
         if given["schema"] != 1:
             raise ValueError(f"schema {given['schema']!r}, this version reads 1")

@@ -1,8 +1,9 @@
-"""The pool of environment processes, and the code of such a process.
+"""A pool whose environments step in other processes, and the code that runs in such a process.
 
-A process has several lanes or matches, and writes their rows in place into shared memory. Orders to a process and its
-answers are lane numbers in shared memory; a semaphore (a bell) announces each. No process waits busily, and processes
-share no lock. A process that is killed or hangs is replaced, and its lanes restart.
+A process has several lanes (parallel environments) or matches, and writes their rows into shared memory. The pool sends
+it orders, and it sends answers. Both are lane numbers in shared memory, and a semaphore (a bell) announces each. No
+process waits busily, and processes share no lock. If a process is killed or hangs, it is replaced, and its lanes
+restart.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ REORDERED = ForkServer("polyplay.envs.preload", reordered=True)  # with another 
 
 
 class EnvProcess(ForkedProcess):
-    """A process forked from the fork server of environments, or from `server`."""
+    """A process for environments. It is forked from the fork server of environments, or from `server`."""
 
     starts = False
 
@@ -55,7 +56,7 @@ class EnvProcess(ForkedProcess):
         super().__init__(server, target, args, f"{name}{processes.label}")
 
     def dump(self) -> None:
-        """Have the process write its Python stack into the block that it passed to `settle`."""
+        """Ask the process to write its Python stack into the block of shared memory that it passed to `settle`."""
         platform.ask_for_dump(self._popen.pid)
 
 
@@ -73,7 +74,7 @@ UNSAVED = 5  # kind of message: why a lane was not saved or loaded
 
 
 class OrderQueues(SharedObject):
-    """Queues of orders to a process with `lanes` lanes, and of its answers, which ring the pool's bell."""
+    """Queues of orders to a process with `lanes` lanes, and of its answers. Answers ring a bell (a semaphore)."""
 
     LOCAL = ("bell", "orders", "answers")
     _cells: np.ndarray
@@ -91,7 +92,7 @@ class OrderQueues(SharedObject):
 
 
 class StateMail:
-    """Unnamed file that a pool and one of its processes share, for the saved state of the process's lanes."""
+    """Unnamed file by which a pool and one of its processes exchange the saved state of the process's lanes."""
 
     def __init__(self) -> None:
         self.block = SharedBlock(1)
@@ -119,7 +120,9 @@ def serve(
     trace: SharedBlock,
     mail: StateMail,
 ) -> None:
-    """Step `lanes` as ordered until the order LEAVE. each: answer after every lane (for pools without fixed groups)."""
+    """Run an environment process: step `lanes` as the pool orders, until the order LEAVE arrives. each: answer after
+    every lane (for pools without fixed groups).
+    """
     settle(trace)
     seed_process(lane_seed(board, job, lanes[0]))
     mine = _lanes(job, board, ctx, lanes)
@@ -147,8 +150,8 @@ def serve(
 
 
 def serve_state(units: dict[int, Unit], order: int, mail: StateMail) -> int:
-    """Save or load all units (lanes or matches); the last unit's data includes the global generators. Return the order,
-    or `~order` after a failure, whose reason is then the message of the first lane.
+    """Save or load all units (lanes or matches). The data of the last unit include the global random generators. Return
+    the order, or `~order` after a failure. The reason is then the message of the first lane.
     """
     numbers = list(units)
     first, last = numbers[0], numbers[-1]
@@ -187,12 +190,12 @@ def _lanes(job: LaneJob, board: SharedRows, ctx: int, lanes: list[int]) -> dict[
 
 
 def _text_of(e: BaseException, head: str) -> str:
-    """Return the text of a UserError; for another exception, `head`, then its text and place."""
+    """Return the text of a UserError. For other exceptions, return `head`, then their text and place."""
     return str(e) if isinstance(e, UserError) else head + one_line(e)
 
 
 def unpack(maker: bytes, title: str) -> tuple[str | Factory, Batch]:
-    """Unpickle (name, options) of an environment. Raises UserError: unpickling fails."""
+    """Unpickle the (name, options) of an environment. Raises UserError if unpickling fails."""
     try:
         with user_modules.importing():  # unpickling may import the function's module
             return pickle.loads(maker)
@@ -202,7 +205,7 @@ def unpack(maker: bytes, title: str) -> tuple[str | Factory, Batch]:
 
 
 def probe(answer: Connection, maker: bytes, title: str) -> None:
-    """Send the description of one environment through `answer`: an EnvSpec, or the text of an error."""
+    """Build one environment, and send its description as an answer: an EnvSpec, or the text of an error."""
     trace = SharedBlock(TRACE)  # the variable keeps the file open as long as this process lives
     settle(trace)
     try:
@@ -212,7 +215,7 @@ def probe(answer: Connection, maker: bytes, title: str) -> None:
 
 
 def settle(trace: SharedBlock) -> None:
-    """Set up an environment process, as the leader of a process group that ends with the parent."""
+    """Set up an environment process. It leads a process group that ends with the parent process."""
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
         os.environ.setdefault(name, "1")  # libraries that environments load use one core
     group = platform.lead_group()  # so that children of environments can be killed with the process
@@ -230,7 +233,7 @@ FEWER = (
 
 
 def pickled_factory(envs: Envs) -> bytes:
-    """Pickle a factory and all that it closes over, for another process. Raises UserError: this is not possible."""
+    """Pickle a factory, and all that it closes over, for another process. Raises UserError if this is not possible."""
     import cloudpickle
 
     try:
@@ -241,7 +244,7 @@ def pickled_factory(envs: Envs) -> bytes:
 
 
 def describe(envs: Envs) -> EnvSpec:
-    """Describe one environment, built in a separate process. Raises UserError: building fails or takes too long."""
+    """Describe one environment, built in a separate process. Raises UserError if building fails or takes too long."""
     here, there = multiprocessing.Pipe(duplex=False)
     process = EnvProcess(probe, (there, pickled_factory(envs), envs.title), "env probe")
     process.start()
@@ -273,7 +276,7 @@ def exit_text(process: EnvProcess) -> str:
 
 
 class EnvProcessHandle:
-    """The pool's side of one environment process."""
+    """The pool's view of one environment process."""
 
     def __init__(
         self, index: int, lanes: list[int], pool: tuple[SharedRows, LaneJob, Semaphores], each: bool, server: ForkServer
@@ -296,7 +299,7 @@ class EnvProcessHandle:
         self.process = process
 
     def stack(self, ask: bool) -> str:
-        """Return the Python stack of the process: the current one if `ask`, else that at its crash; "" if unknown."""
+        """Return the Python stack of the process: the current one if `ask`, else the one at its crash; "": unknown."""
         if ask:
             self.process.dump()
             time.sleep(0.1)
@@ -318,14 +321,14 @@ TICK = 0.1  # seconds between checks for lost and hanging processes
 
 
 class ProcessPool(UnitPool):
-    """A Pool over environment processes; the caller's thread may step a share of the lanes."""
+    """A pool whose environments step in other processes. The caller's thread may step a share of the lanes."""
 
     threaded = True
 
     def __init__(
         self, envs: Envs, seed: int, lane: int, processes: int, here: bool = False, server: ForkServer = SERVER
     ):
-        """here: whether the caller's thread also steps a share of the lanes, which is the last and smallest share."""
+        """here: whether the caller's thread also steps a share of the lanes. Its share is the last and smallest."""
         super().__init__(envs, seed, lane, processes)
         self._job = replace(self._job, maker=pickled_factory(envs))
         self._server, sides = server, processes + here
@@ -359,7 +362,7 @@ class ProcessPool(UnitPool):
     # ------------------------------------------------------------------------------- the protocol
 
     def recv(self, timeout: float | None = None) -> tuple[Lanes, Batch]:
-        """See Pool. Rows of a slice are views of shared memory; rows of an index array are copies."""
+        """See Pool. For a slice, the rows are views of shared memory. For an index array, the rows are copies."""
         end = time.monotonic() + (math.inf if timeout is None else timeout)
         if not self._turn.acquire(timeout=-1 if timeout is None else max(timeout, 0.0)):
             raise TimeoutError
@@ -395,7 +398,7 @@ class ProcessPool(UnitPool):
         self.close()
 
     def close(self) -> None:
-        """Order every process to end, wait at most a second, then kill the remaining processes."""
+        """Order every process to end, wait at most a second, then kill the processes that remain."""
         self._open = False
         self._bell[0].post()
         with self._turn, self._lock:
@@ -410,7 +413,7 @@ class ProcessPool(UnitPool):
                 worker.process.end()
 
     def state(self) -> Batch | None:
-        """See Pool. Waits until no lane steps."""
+        """See Pool. This method waits until no lane steps."""
         with self._turn, self._lock:
             self._settle()
             if (found := super().state()) is None:
@@ -422,7 +425,7 @@ class ProcessPool(UnitPool):
             return found
 
     def load(self, state: Batch) -> None:
-        """See Pool. Raises UserError: an environment rejects its saved state."""
+        """See Pool. Raises UserError if an environment rejects its saved state."""
         with self._turn, self._lock:
             self._settle()
             super().load(state)
@@ -435,7 +438,7 @@ class ProcessPool(UnitPool):
 
     def scale(self, n: int) -> None:
         """Keep the first `n` lanes, rounded up to whole matches. New lanes start with a reset. recv gives each surplus
-        lane once more; then call `part`.
+        lane once more; then call `part` for it.
         """
         if not self._apart or self.fixed or not 0 <= n <= self.lanes:
             raise ValueError(f"{n} lanes: must be 0 … {self.lanes}, with a process per lane and without fixed groups")
@@ -472,7 +475,7 @@ class ProcessPool(UnitPool):
 
     @property
     def present(self) -> int:
-        """Number of lanes, including lanes about to end, but not lanes that have no row yet."""
+        """Number of lanes that exist. Lanes about to end count, but lanes that have no row yet do not."""
         there = len(self._workers) * self.seats if self._apart else self.lanes
         return min(there, len(self._here)) if self._apart and there <= self._wanted else there
 
@@ -544,7 +547,7 @@ class ProcessPool(UnitPool):
         return np.array(shares.pop(self.processes, []), np.int64), list(shares.items())
 
     def _wait(self, end: float) -> bool:
-        """Wait for an answer, at most TICK seconds, and not beyond `end`. Return False if none came."""
+        """Wait for an answer, at most TICK seconds, and not beyond the time `end`. Return False if none came."""
         rang = self._bell[0].wait(max(min(self._tick, end - time.monotonic()), 0.0))
         with self._lock:
             if self._open and time.monotonic() - self._checked >= self._tick:
@@ -555,7 +558,7 @@ class ProcessPool(UnitPool):
         return rang
 
     def _collect(self) -> None:
-        """Read the available answers. Raises Closed, or the exception that ended the pool."""
+        """Read the answers that are available. Raises Closed, or the exception that ended the pool."""
         if self._failure is not None:
             raise self._failure
         self._check_open()
@@ -596,7 +599,7 @@ class ProcessPool(UnitPool):
             self._replace(worker, "hang", why)
 
     def _replace(self, worker: EnvProcessHandle, rule: str, why: str) -> None:
-        """Replace a process by one for the same lanes. Stepping lanes restart now, others when they get actions."""
+        """Replace a process. Lanes that step restart now in the new process, and others when they get actions."""
         stack = worker.stack(ask=rule == "hang")
         worker.process.end()
         self._stepped(worker.answers.take_all())

@@ -1,6 +1,6 @@
-"""Rules that an environment must follow, from rules.toml.
+"""Rules that an environment must follow, as listed in rules.toml.
 
-`polyplay check` checks all rules; training checks those that one step can break. Messages end with the rule's name.
+`polyplay check` checks all rules. Training checks those that one step can break. Messages end with the rule's name.
 """
 
 from __future__ import annotations
@@ -49,12 +49,12 @@ RULES = {name: EnvRule(**rule) for name, rule in tomllib.loads(_TEXT).items()}
 
 
 def rule_suffix(rule: str) -> str:
-    """Return the end of a message about a broken rule."""
+    """Return the end of a message about a broken rule, with the rule's name."""
     return f"(rule {rule}; polyplay check ENV explains)"
 
 
 def rule_of(text: str) -> str | None:
-    """Return the rule that a message names; None: the message names no rule."""
+    """Return the rule that a message names, or None if it names none."""
     found = re.search(r"\(rule ([a-z-]+);", text)
     return found[1] if found else None
 
@@ -76,7 +76,7 @@ def rule_message(violation: SpaceViolation) -> str:
 
 
 def image_flaw(obs: Spec) -> str:
-    """Return why networks reject the first image that is not uint8 with planes first; "" if no image is rejected."""
+    """Return why networks reject the first image that is not uint8 with planes first, or "" if they reject none."""
     return next(filter(None, (_flaw_of(path, field) for path, field in tree.leaves(obs))), "")
 
 
@@ -106,18 +106,18 @@ def is_blank(obs: Tree, lane: int) -> bool:
 
 
 def values_flaw(action: ActionSpec) -> str:
-    """Return why no action values (as in DQN) can be learned for these actions; "" if they can."""
+    """Return why no action values (as in DQN) can be learned for these actions, or "" if they can."""
     return "" if isinstance(action, Discrete) else "this system needs Discrete actions"
 
 
 def deterministic_flaw(action: ActionSpec) -> str:
-    """Return why no deterministic policy (as in TD3) can learn these actions; "" if one can."""
+    """Return why no deterministic policy (as in TD3) can learn these actions, or "" if one can."""
     bounded = isinstance(action, Box) and bool(np.isfinite(action.high / 2 - action.low / 2).all())
     return "" if bounded else "it learns bounded real vectors (a Box)"
 
 
 def critics_flaw(action: ActionSpec) -> str:
-    """Return why SAC's critics cannot learn these actions; "" if they can."""
+    """Return why SAC's critics cannot learn these actions, or "" if they can."""
     leaves = [leaf for _, leaf in tree.leaves(action)]
     known = all(isinstance(x, Discrete) or not deterministic_flaw(x) for x in leaves)
     values = math.prod(x.n for x in leaves if isinstance(x, Discrete))
@@ -128,8 +128,8 @@ def critics_flaw(action: ActionSpec) -> str:
 
 
 def rng_of(env: object) -> int:
-    """Identify an environment's random generator after a reset: by the seed of `np_random`, or by a checksum of the
-    generator's state if the seed is unknown; -1: no generator.
+    """Identify an environment's random generator after a reset. The result is the seed of `np_random`, or a checksum of
+    the generator's state if the seed is unknown. -1 means that there is no generator.
     """
     inner = getattr(env, "unwrapped", env)
     seed = getattr(inner, "_np_random_seed", None)
@@ -172,12 +172,12 @@ def wrapped_parts(env: Any) -> list[Any]:
 
 
 def _is_stepped(part: Any) -> bool:
-    """Tell whether the class of `part` defines step(), as those of environments and simulators do."""
+    """Tell whether the class of `part` defines step(), as the classes of environments and simulators do."""
     return not isinstance(part, type | ModuleType) and callable(getattr(type(part), "step", None))
 
 
 def take(env: Any, owner: object, title: str) -> None:
-    """Record the owner of an environment and of its parts. Raises UserError: a part already has another owner."""
+    """Record the owner of an environment and of its parts. Raises UserError if a part already has another owner."""
     parts = wrapped_parts(env)
     for part in parts:
         if id(part) in _taken and _taken[id(part)][1] is not owner:
@@ -191,7 +191,7 @@ def give_back(owner: object) -> None:
 
 
 def check_second(build: Callable[[], Any], first: Any, title: str) -> None:
-    """Raises UserError: `build` returns `first` (now closed) again, or an environment with a part of `first`."""
+    """Raises UserError if `build` returns `first` (now closed) again, or an environment with a part of `first`."""
     try:
         second = build()
     except UserError:  # perhaps only one environment can exist at a time

@@ -1,9 +1,9 @@
-"""Saving and loading of the state that decides an environment's future, as arrays.
+"""Save the state that decides an environment's future as arrays, and load it again.
 
-Each layer of an environment (every wrapper, and the environment inside them) has a state. The layer's methods
-`get_state() -> dict` (of arrays; dicts may be nested) and `set_state(dict)` save and load it; for Gymnasium's layers,
-see `COUNTERS` and `CLASSIC`. If a layer is of an unknown kind, nothing is saved, and the message names the layer.
-`set_state` is called on an environment that was just built and reset.
+An environment has layers: every wrapper, and the environment inside them. Each layer has a state. Its methods
+`get_state() -> dict` (of arrays; dicts may be nested) and `set_state(dict)` save and load this state. For the layers of
+Gymnasium, see `COUNTERS` and `CLASSIC`. If a layer is of an unknown kind, nothing is saved, and the message names the
+layer. `set_state` is called on an environment that was just built and reset.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from polyplay.core.tree import Batch
 
 
 class Unsaveable(Exception):
-    """Failure to save or load an environment's state; the message says why."""
+    """Raised when an environment's state cannot be saved or loaded. The message says why."""
 
 
 def reason_of(e: BaseException) -> str:
@@ -34,7 +34,9 @@ def reason_of(e: BaseException) -> str:
 
 
 def generator_state(random: np.random.Generator) -> np.ndarray:
-    """Return the state of a PCG64 generator (Gymnasium's `np_random`), uint64 [6]. Raises Unsaveable: another kind."""
+    """Return the state of a PCG64 generator (Gymnasium's `np_random`) as uint64 [6]. Raises Unsaveable if it is of
+    another kind.
+    """
     saved: Batch = random.bit_generator.state  # type: ignore[assignment]
     if saved["bit_generator"] != "PCG64":
         raise Unsaveable(f"its generator is {saved['bit_generator']}; only PCG64, Gymnasium's own, is known")
@@ -45,7 +47,7 @@ def generator_state(random: np.random.Generator) -> np.ndarray:
 
 
 def set_generator_state(random: np.random.Generator, saved: np.ndarray) -> None:
-    """Restore a state from `generator_state`."""
+    """Restore a state that `generator_state` returned."""
     high, low, inc_high, inc_low, has, kept = (int(x) for x in saved)
     state = {"state": high << 64 | low, "inc": inc_high << 64 | inc_low}
     random.bit_generator.state = {"bit_generator": "PCG64", "state": state, "has_uint32": has, "uinteger": kept}
@@ -68,8 +70,8 @@ def _has_methods(layer: Any) -> bool:
 
 
 def _counter_of(layer: object) -> str:
-    """Return the attribute of a wrapper that decides rows; "": none. Raises Unsaveable: an unknown layer, or a subclass
-    of a known wrapper, which may have more state.
+    """Return the attribute of a wrapper that decides rows, or "" if there is none. Raises Unsaveable for an unknown
+    layer, and for a subclass of a known wrapper, because it may have more state.
     """
     name = type(layer).__name__
     if name not in COUNTERS or getattr(gymnasium.wrappers, name, None) is not type(layer):
@@ -138,7 +140,7 @@ def save_env(env: gymnasium.Env) -> Batch:
 
 
 def load_env(env: gymnasium.Env, saved: Batch) -> None:
-    """Restore a saved state in an environment that was reset. Raises Unsaveable: other layers were saved."""
+    """Restore a saved state in an environment that was reset. Raises Unsaveable if other layers were saved."""
     if not np.array_equal(saved["layers"], _names(env)):
         before, now = saved["layers"].tobytes().decode(), _names(env).tobytes().decode()
         raise Unsaveable(f"the environment was {before} and is {now}")

@@ -1,4 +1,4 @@
-"""The shared memory of a pool, and the seating of its matches: which lane plays which seat."""
+"""The shared memory of a pool, and the seating of its matches: which lane plays which seat (place of a player)."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from polyplay.envs.spaces import fields
 
 
 class Seating:
-    """Assignment of lanes to the seats of matches with `seats` players each. A lane is a player in a match.
+    """Assignment of lanes to the seats (places of players) of matches with `seats` players each. A lane is one player.
 
     With one agent in all seats (`agents` is 1), match m has lanes m·seats … (m+1)·seats − 1, in the order of the seats.
-    With several agents, agent j has lanes j·lanes/agents …, and a match has equally many lanes of each agent (with more
-    agents than seats: one lane of each of `seats` agents); `draw` draws the seats of these lanes. An agent's lanes in a
-    match have adjacent seats, so an agent has whole teams if seats are in the order of teams.
+    With several agents, agent j has lanes j·lanes/agents …, and a match has equally many lanes of each agent. If there
+    are more agents than seats, a match has one lane of each of `seats` agents. `draw` draws the seats of these lanes.
+    An agent's lanes in a match have adjacent seats. So an agent has whole teams if seats are in the order of teams.
     """
 
     def __init__(self, lanes: int, seats: int, agents: int = 1, seed: int = 0, lane: int = 0):
-        """lane: number of the first lane in the run; `lane` and `seed` decide the draws. Raises UserError."""
+        """lane: number of the first lane in the run. `lane` and `seed` decide the draws. Raises UserError."""
         check_seats(lanes, seats, agents)
         self.matches = lanes // seats
         self.blocks = min(agents, seats)  # number of blocks of adjacent seats in a match; `draw` permutes blocks
@@ -49,7 +49,7 @@ class Seating:
         self.seat[self.lanes[matches]] = np.arange(self.lanes.shape[1])
 
     def bind(self, arrays: Batch) -> None:
-        """Keep all changing data in these arrays: lanes by match and seat [matches, seats], the seat of each lane, the
+        """Put all changing data into these arrays: lanes by match and seat [matches, seats], the seat of each lane, the
         number of starts of each match, and the keys for random draws.
         """
         self.arrays = arrays
@@ -57,7 +57,7 @@ class Seating:
 
 
 def check_seats(lanes: int, seats: int, agents: int = 1) -> None:
-    """Raises UserError: the lanes do not make whole matches, or the agents cannot share them."""
+    """Raises UserError if the lanes do not make whole matches, or if the agents cannot share them."""
     if max(agents, seats) % min(agents, seats):
         allowed = f"divisors and multiples of the {seats} seats of a match"
         raise UserError(f"--players {agents} given; allowed: {allowed}")
@@ -68,7 +68,7 @@ def check_seats(lanes: int, seats: int, agents: int = 1) -> None:
 
 
 def _lanes_of_matches(lanes: int, seats: int, agents: int) -> np.ndarray:
-    """Return the lane of each match and seat, int64 [matches, seats]."""
+    """Return the lane of each match and seat (place of a player), int64 [matches, seats]."""
     everyone, matches = np.arange(lanes), lanes // seats
     if agents == 1:
         return everyone.reshape(matches, seats)
@@ -79,13 +79,13 @@ def _lanes_of_matches(lanes: int, seats: int, agents: int) -> np.ndarray:
 
 
 def seat_lanes(envs: Envs, seed: int, lane: int) -> Seating:
-    """Make the seating of a pool's matches. Raises UserError, see check_groups."""
+    """Make the seating of a pool's matches: which lane plays which seat. Raises UserError, see check_groups."""
     check_groups(envs, envs.spec.seats)
     return Seating(envs.lanes, envs.spec.seats, envs.agents, seed, lane)
 
 
 def check_groups(envs: Envs, seats: int) -> None:
-    """Raises UserError: the lanes do not make whole matches, or groups split the lanes of an agent in a match."""
+    """Raises UserError if the lanes do not make whole matches, or if groups split the lanes of an agent in a match."""
     check_seats(envs.lanes, seats, envs.agents)
     if envs.active % seats:
         raise UserError(f"--agents {envs.active}: must be a multiple of the {seats} seats of a match")
@@ -102,21 +102,23 @@ FLAGS = ("terminated", "truncated", "first", "over")
 
 
 def row_fields(spec: EnvSpec) -> Spec:
-    """Return the fields of one lane's row."""
+    """Return the fields of a row (the data of one step of a lane)."""
     mask = {} if spec.mask is None else {"mask": spec.mask}
     flags = dict.fromkeys(FLAGS, Field((), "bool"))
     return {"obs": spec.obs, "reward": Field((), "float32"), **flags, **mask, **spec.own_fields}
 
 
 def first_row(rows: Batch) -> Batch:
-    """Return the values of an episode's first row, except observation and mask."""
+    """Return the values of an episode's first row, except the observation and the mask of legal actions."""
     counts: Batch = {name: 0.0 for name in ("reward", "team_reward", "events") if name in rows}
     return {**counts, **dict.fromkeys(FLAGS, False), "first": True}
 
 
 class SharedRows(SharedObject):
-    """The pool's shared memory: rows and actions [lanes, …], and the status of its processes. With several players,
-    also the seating, whether finished matches are held, and which matches rest (see Pool.pause_matches).
+    """The shared memory of a pool: rows and actions [lanes, …], and the status of its processes.
+
+    With several players, it also has the seating (who plays where), whether finished matches are held, and which
+    matches rest (see Pool.pause_matches).
     """
 
     rows: Batch

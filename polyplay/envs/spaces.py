@@ -1,6 +1,6 @@
-"""Spaces of observations and actions; random actions.
+"""Describe spaces of observations and actions, and draw random actions.
 
-Dict and Tuple spaces become dicts, with the keys "0", "1", … for a Tuple. All other spaces are leaves. A new kind of
+Dict and Tuple spaces become dicts. For a Tuple, the keys are "0", "1", …. All other spaces are leaves. A new kind of
 leaf needs a class, a line in `LEAVES`, and support in lane.action_reader and lane.observation_writer.
 """
 
@@ -23,7 +23,7 @@ from polyplay.envs.images import image_layout
 
 
 class SpaceViolation(Exception):
-    """An environment broke a rule of `envs/rules`; the one-line message says what was declared and what was given."""
+    """Raised when an environment breaks a rule. The one-line message says what was declared and what was given."""
 
     def __init__(self, text: str, rule: str = "spaces"):
         super().__init__(text)
@@ -31,7 +31,7 @@ class SpaceViolation(Exception):
 
 
 def place_of(path: str) -> str:
-    """Return the place of a part, for the beginning of a message; "" for the whole."""
+    """Return the place of a part of a space, for the beginning of a message. Return "" for the whole space."""
     return f"at {path!r} " if path else ""
 
 
@@ -42,7 +42,7 @@ def place_of(path: str) -> str:
 
 @dataclass(frozen=True)
 class Discrete:
-    """Actions 0 … n-1: int64 [B]. (The pool adds an environment's `start`.)"""
+    """Actions that are one integer from 0 to n-1, as int64 [B]. (The pool adds an environment's `start`.)"""
 
     n: int
 
@@ -58,7 +58,7 @@ class Discrete:
 
 @dataclass(frozen=True)
 class MultiDiscrete:
-    """Several integers at once: int64 [B, *shape]; in row-major order, the i-th is in 0 … nvec[i]-1."""
+    """Actions of several integers: int64 [B, *shape]. In row-major order, the i-th is in 0 … nvec[i]-1."""
 
     shape: tuple[int, ...]
     nvec: tuple[int, ...]
@@ -75,7 +75,7 @@ class MultiDiscrete:
 
 @dataclass(frozen=True)
 class MultiBinary:
-    """Several switches: int8 [B, *shape], 0 or 1."""
+    """Actions of several switches, as int8 [B, *shape]. Each is 0 or 1."""
 
     shape: tuple[int, ...]
 
@@ -91,7 +91,7 @@ class MultiBinary:
 
 @dataclass(frozen=True, eq=False)
 class Box:
-    """Real numbers: float32 [B, *shape]. Policies may send any number; pools clip to [low, high] (float32 [*shape])."""
+    """Real numbers, as float32 [B, *shape]. Policies may send any. Pools clip to [low, high] (float32 [*shape])."""
 
     shape: tuple[int, ...]
     low: np.ndarray
@@ -116,8 +116,10 @@ class Box:
 
 
 class Conditional(dict[str, Any]):
-    """An action of several leaves. The first, a Discrete, decides which of the others are used. uses: part → values of
-    the first part that use it. Unused parts are 0. (conditional_actions makes a Conditional from a dict.)
+    """An action of several parts, in which the first part, a Discrete, decides which of the others are used.
+
+    uses: for each part, the values of the first part that use it. Unused parts are 0. (conditional_actions makes a
+    Conditional from a dict.)
     """
 
     def __init__(self, parts: Mapping[str, Leaf], uses: Mapping[str, tuple[int, ...]]):
@@ -126,7 +128,7 @@ class Conditional(dict[str, Any]):
         super().__init__({name: parts[name] for name in (self.first, *self.uses)})
 
     def used(self, name: str) -> np.ndarray:
-        """Return bool [values of the first part]: whether a value uses the part `name`."""
+        """Return bool [values of the first part]: whether each value uses the part `name`."""
         return np.isin(np.arange(self[self.first].n), self.uses[name])
 
     def __eq__(self, other: object) -> bool:
@@ -147,14 +149,14 @@ ActionSpec = Leaf | dict[str, Any]  # the dict has ActionSpecs
 
 
 def subspaces(space: gym.Space) -> dict[str, gym.Space] | None:
-    """Return the parts of a Dict or Tuple; None: another space."""
+    """Return the parts of a Dict or Tuple space, or None for another space."""
     if isinstance(space, gym.Dict):
         return dict(space.spaces)
     return {str(i): s for i, s in enumerate(space.spaces)} if isinstance(space, gym.Tuple) else None
 
 
 def _rounded(bounds: np.ndarray) -> np.ndarray:
-    """Convert bounds to float32; bounds beyond float32's range become infinite."""
+    """Convert bounds to float32. Bounds beyond float32's range become infinite."""
     with np.errstate(over="ignore"):
         return np.asarray(bounds, np.float32)
 
@@ -185,7 +187,7 @@ SUPPORTED = {
 
 
 def leaf_of(space: gym.Space) -> Leaf | None:
-    """Describe a space without parts; None: a space of an unknown kind."""
+    """Describe a space without parts. Return None if its kind is unknown."""
     return next((describe(space) for kind, describe in LEAVES.items() if isinstance(space, kind)), None)
 
 
@@ -208,9 +210,8 @@ def _convert(space: gym.Space, title: str, what: str, leaf: Callable[[Any], Tree
 
 
 def observation(space: gym.Space, title: str) -> Spec:
-    """Return the fields of an observation space; images are [planes, height, width]. title: the environment, in errors.
-
-    Raises UserError: an unsupported space.
+    """Return the fields of an observation space. Images are [planes, height, width]. Raises UserError if the space is
+    not supported. title: the environment's name in errors.
     """
 
     def leaf(space: gym.Space) -> Field | None:
@@ -225,8 +226,8 @@ def observation(space: gym.Space, title: str) -> Spec:
 
 
 def classes(space: gym.Space) -> dict[str, int | tuple[int, ...]]:
-    """Return the number of values of every Discrete leaf, and `nvec` of every MultiDiscrete one, by path ("" for a
-    single leaf), for a network's one-hot inputs.
+    """Return the number of values of every Discrete leaf, and `nvec` of every MultiDiscrete one, for a network's
+    one-hot inputs. Keys are paths ("" for a single leaf).
     """
     leaves = tree.leaves(_convert(space, "", "observation", leaf_of))
     many = {path: leaf for path, leaf in leaves if isinstance(leaf, Discrete | MultiDiscrete)}
@@ -234,7 +235,7 @@ def classes(space: gym.Space) -> dict[str, int | tuple[int, ...]]:
 
 
 def action(space: gym.Space, title: str) -> ActionSpec:
-    """Describe the actions of a Gymnasium space. Raises UserError: an unsupported space."""
+    """Describe the actions of a Gymnasium space. Raises UserError if the space is not supported."""
 
     def leaf(space: gym.Space) -> Leaf | None:
         if isinstance(space, gym.Box) and not np.issubdtype(space.dtype, np.floating):
@@ -285,7 +286,7 @@ ATTRIBUTE = "action_uses"  # attribute of a Gymnasium environment whose actions 
 
 
 def declared_uses(env: Any) -> Any:
-    """Return `action_uses` of the outermost wrapper, or of the environment, that has it; None: none has it."""
+    """Return `action_uses` of the outermost wrapper, or of the environment, that has it. None: none has it."""
     while not hasattr(env, ATTRIBUTE) and hasattr(env, "env"):
         env = env.env
     return getattr(env, ATTRIBUTE, None)
@@ -320,7 +321,7 @@ MOST = 1e6  # largest absolute value of a random real number
 
 
 def action_width(space: ActionSpec) -> int:
-    """Return how many uniform numbers a random action takes. Raises UserError: real numbers without bounds."""
+    """Return how many uniform numbers a random action takes. Raises UserError if real numbers have no bounds."""
     return sum(_width(leaf) for _, leaf in tree.leaves(space))
 
 
@@ -365,7 +366,7 @@ def _among(legal: np.ndarray, u: np.ndarray) -> np.ndarray:
 
 
 def action_sampler(space: ActionSpec, seed: int) -> Callable[..., Tree]:
-    """Return a function draw(n, mask) that draws random actions of n lanes, among the legal ones."""
+    """Return a function draw(n, mask), which draws random legal actions for n lanes (parallel environments)."""
     rng, bounded = np.random.default_rng(seed), tree.map(_bounded, space)
     bounded = Conditional(bounded, space.uses) if isinstance(space, Conditional) else bounded
     width = action_width(bounded)
@@ -377,7 +378,7 @@ def action_sampler(space: ActionSpec, seed: int) -> Callable[..., Tree]:
 
 
 def _bounded(leaf: Leaf) -> Leaf:
-    """Give a Box finite bounds: min(high, 0) - 1 for a missing `low`, max(low, 0) + 1 for a missing `high`."""
+    """Give a Box finite bounds. A missing `low` is min(high, 0) - 1, and a missing `high` is max(low, 0) + 1."""
     if not isinstance(leaf, Box):
         return leaf
     low = np.where(np.isfinite(leaf.low), leaf.low, np.minimum(leaf.high, 0) - 1)
@@ -403,7 +404,7 @@ SEEN = 3.0  # nearly all outputs of a new policy (mean 0, deviation 1) have a sm
 
 @dataclass(frozen=True, eq=False)
 class ActionRange:
-    """Bounds of a Box as middle ± half, float32 [*shape]; 0 ± 1 for numbers that lack a bound."""
+    """Bounds of a Box as middle ± half, float32 [*shape]. For numbers that lack a bound, they are 0 ± 1."""
 
     middle: np.ndarray
     half: np.ndarray
@@ -422,15 +423,15 @@ class ActionRange:
 
     @property
     def far(self) -> bool:
-        """Whether the unscaled outputs of a new policy would be nearly always outside the bounds of some number, or
-        cover almost none of its range.
+        """Whether a new policy's unscaled outputs fit some number badly. They would be nearly always outside its
+        bounds, or cover almost none of its range.
         """
         beyond = np.abs(self.middle) - self.half > SEEN
         return bool((beyond | (self.half < 0.02 * SEEN) | (self.half > 10 * SEEN))[self.bounded].any())
 
 
 def describe_scaling(action: ActionSpec, scaled: bool) -> str:
-    """Describe how a policy's outputs for real numbers are scaled or clipped; "" if actions have no real numbers."""
+    """Describe how a policy's outputs for real numbers are scaled or clipped, or "" if there are no real numbers."""
     parts = {path: leaf for path, leaf in tree.leaves(action) if isinstance(leaf, Box)}
     found = [f"{path}: {text}" if path else text for path, leaf in parts.items() if (text := _scaling(leaf, scaled))]
     return "; ".join(found)

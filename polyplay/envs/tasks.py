@@ -1,8 +1,8 @@
-"""Several environments (tasks) in one run: lane l of the run plays task order[l mod len(order)], in any worker.
+"""Play several environments (tasks) in one run. Lane l of the run plays task order[l mod len(order)], in any worker.
 
-For each task of a group of lanes, an ordinary pool steps the lanes; the pools' rows are joined. All tasks have equal
-observations, or vectors padded with zeros. All tasks have as many discrete actions as the task with the most; masks
-forbid actions that a task lacks.
+An ordinary pool steps the lanes of each task in a group (lanes that step together). The rows of these pools are joined
+into rows of the group. All tasks have equal observations, or vectors padded with zeros. All tasks have as many discrete
+actions as the task with the most. Masks forbid actions that a task lacks.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ OWN = ("game", "id", "actions", "environment")  # keys of descriptions that only
 
 
 def describe(envs: Envs) -> EnvSpec:
-    """Describe a lane of several tasks. Raises UserError: the tasks cannot be joined, or a task is unknown."""
+    """Describe a lane of several tasks. Raises UserError if the tasks cannot be joined, or a task is unknown."""
     words = task_words(envs.title)
     names, order = tuple(name for name, _ in words), task_order(words)
     how = "--env: several tasks need lanes that step in turn"
@@ -73,7 +73,7 @@ def describe(envs: Envs) -> EnvSpec:
 
 
 def _with_task(spec: EnvSpec, how: str) -> EnvSpec:
-    """Add the task to observations: {"seen": the observation, "task": the task's number}."""
+    """Add the task to observations, which become {"seen": the observation, "task": the task's number}."""
     obs = {"seen": spec.obs, "task": Field((), "int64")}
     inner = {f"seen/{path}".rstrip("/"): classes for path, classes in spec.classes.items()}
     images = None if spec.images is None else tuple(f"seen/{path}".rstrip("/") for path in spec.images)
@@ -90,12 +90,12 @@ def one_task(envs: Envs, name: str, spec: EnvSpec | None = None, **changes: Any)
 
 
 def described_parts(envs: Envs) -> tuple[EnvSpec, ...]:
-    """Return the description of each task; a spec from a file has none, so the tasks are described again."""
+    """Return the description of each task. A spec read from a file has none, so its tasks are described again."""
     return envs.spec.parts or tuple(one_task(envs, name).spec for name in envs.spec.tasks)
 
 
 def task_parts(envs: Envs) -> list[Envs]:
-    """Return an `Envs` for each task, with as many lanes as the task has in a group."""
+    """Return an `Envs` for each task, with as many lanes as the task has in a group (lanes that step together)."""
     spec, width, threads = envs.spec, envs.lanes // envs.groups, max(1, envs.workers // len(envs.spec.tasks))
     lanes = [max(1, width * spec.order.count(k) // len(spec.order)) for k in range(len(spec.tasks))]
     given = zip(spec.tasks, described_parts(envs), lanes, strict=True)
@@ -103,7 +103,7 @@ def task_parts(envs: Envs) -> list[Envs]:
 
 
 def _check(name: str, part: EnvSpec, first: str, other: EnvSpec) -> None:
-    """Raises UserError: the task `name` cannot be joined with the task `first`."""
+    """Raises UserError if the task `name` cannot be joined with the task `first`."""
     both = f"--env: {name} given beside {first}"
     need(part.seats == 1, f"--env: {name} given among several tasks, but it has {part.seats} players; allowed: one")
     need(not part.vector, f"--env: {name} given among several tasks, but it makes vector environments; use single ones")
@@ -118,7 +118,7 @@ def _actions(action: ActionSpec) -> str:
 
 
 def _joined_observations(names: tuple[str, ...], parts: tuple[EnvSpec, ...]) -> Spec:
-    """Join the observations; vectors are padded to the longest. Raises UserError: observations cannot be joined."""
+    """Join the observations. Vectors are padded to the longest. Raises UserError if observations cannot be joined."""
     odd = next((i for i, part in enumerate(parts) if part.obs != parts[0].obs), None)
     if odd is None:
         _check_classes(names, parts)
@@ -132,7 +132,7 @@ def _joined_observations(names: tuple[str, ...], parts: tuple[EnvSpec, ...]) -> 
 
 
 def _check_classes(names: tuple[str, ...], parts: tuple[EnvSpec, ...]) -> None:
-    """Raises UserError: the tasks' Discrete observations have different numbers of values."""
+    """Raises UserError if the Discrete observations of the tasks have different numbers of values."""
     text = [", ".join(f"{path} {n}".strip() for path, n in part.classes.items()) or "other" for part in parts]
     for name, part, values in zip(names, parts, text, strict=True):
         both = f"{names[0]} shows numbers of {text[0]} values, {name} of {values}"
@@ -140,7 +140,7 @@ def _check_classes(names: tuple[str, ...], parts: tuple[EnvSpec, ...]) -> None:
 
 
 def _joined_actions(names: tuple[str, ...], parts: tuple[EnvSpec, ...]) -> tuple[ActionSpec, Spec | None]:
-    """Return the joined actions, and the fields of the mask or None. Raises UserError: actions cannot be joined."""
+    """Return the joined actions, and the fields of the mask or None. Raises UserError if actions cannot be joined."""
     first, masks = parts[0].action, [part.mask for part in parts]
     if all(part.action == first for part in parts) and all(mask == masks[0] for mask in masks):
         return first, masks[0]
@@ -153,9 +153,9 @@ def _joined_actions(names: tuple[str, ...], parts: tuple[EnvSpec, ...]) -> tuple
 
 
 class TaskReturns:
-    """Returns of each task's last games, human-normalized if all tasks are Atari games of the literature.
+    """Returns of the last games of each task. They are human-normalized if all tasks are Atari games of the literature.
 
-    Human-normalized scores are in percent: 0 is random play, 100 the human. episodes: {task: number of games}.
+    Human-normalized scores are in percent: 0 is random play, and 100 is the human. episodes: {task: number of games}.
     """
 
     def __init__(self, names: tuple[str, ...], fewest: int = FEWEST, window: int | None = WINDOW):
@@ -172,7 +172,7 @@ class TaskReturns:
         self.episodes[name] += len(returns)
 
     def means(self) -> dict[str, float | None]:
-        """Return the mean return of each task's last games; None: the task has no games."""
+        """Return the mean return of each task's last games, or None for a task without games."""
         return {name: math.fsum(returns) / len(returns) if returns else None for name, returns in self.returns.items()}
 
     def scores(self) -> dict[str, list[float]]:
@@ -185,7 +185,7 @@ class TaskReturns:
         }
 
     def score(self) -> float | None:
-        """Return the mean over tasks of each task's mean score; None: a task has too few games."""
+        """Return the mean over tasks of each task's mean score, or None if a task has too few games."""
         found = [math.fsum(x) / len(x) for x in self.scores().values() if len(x) >= self.fewest]
         return math.fsum(found) / len(found) if found and len(found) == len(self.returns) else None
 
@@ -199,8 +199,9 @@ class TaskReturns:
 
 
 def action_numbers(envs: Envs, spec: EnvSpec, parts: tuple[EnvSpec, ...]) -> list[np.ndarray | None]:
-    """Return, by task, the task's own number of each joined action, int64 [n]; -1: the task lacks the action. None: all
-    tasks have the same actions. In Atari games, joined actions are the buttons of the game with the most, by name.
+    """Return, for each task, its number of each joined action, int64 [n]. -1: the task lacks the action. None: all
+    tasks have the same actions. In Atari games, joined actions are the buttons of the game with the most, matched by
+    name.
     """
     if spec.mask is None or not isinstance(spec.action, Discrete) or any(part.mask is not None for part in parts):
         return [None] * len(parts)
@@ -218,24 +219,28 @@ def action_numbers(envs: Envs, spec: EnvSpec, parts: tuple[EnvSpec, ...]) -> lis
 
 
 def _buttons(envs: Envs, name: str) -> tuple[str, ...]:
-    """Return the actions of an Atari game; () for other environments."""
+    """Return the actions of an Atari game, or () for other environments."""
     if not is_game(name, envs.options):
         return ()
     return actions_of(rom(name), read_options(name, envs.options).full_actions)
 
 
 def _as_slice(at: np.ndarray) -> slice | None:
-    """Convert ascending numbers to a slice; None: the numbers are not evenly spaced."""
+    """Convert ascending numbers to a slice. Return None if the numbers are not evenly spaced."""
     step = int(at[1] - at[0]) if len(at) > 1 else 1
     return slice(int(at[0]), int(at[-1]) + 1, step) if (np.diff(at) == step).all() else None
 
 
 class NativeGroup:
-    """The pools of a group, if all are of Atari games. Checks actions and makes rows once for all lanes of the group:
-    each check takes as long for one lane as for a hundred.
+    """The pools of one group (lanes that step together), if all tasks are Atari games.
 
-    lanes, numbers, names: for each pool, its lanes in the group, its action numbers, and its task. rows: the group's
-    rows, which `collect` and `finish` write.
+    Actions are checked and rows made once for all lanes of the group, because each check takes as long for one lane as
+    for a hundred.
+
+    lanes: lanes in the group, for each pool.
+    numbers: action numbers of each pool, see action_numbers.
+    names: task of each pool.
+    rows: the group's rows, which `collect` and `finish` write.
     """
 
     def __init__(
@@ -257,7 +262,7 @@ class NativeGroup:
                 self.numbers[at] = own
 
     def actions(self, action: np.ndarray) -> list[np.ndarray]:
-        """Convert actions [lanes] to a list of each pool's actions. Raises ValueError: a game lacks an action."""
+        """Convert actions [lanes] to a list of each pool's actions. Raises ValueError if a game lacks an action."""
         own = action if self.numbers is None else self.numbers[self.everyone, action]
         if own.min() < 0:
             name, at = next((name, at) for name, at in zip(self.names, self.lanes, strict=True) if own[at].min() < 0)
@@ -272,7 +277,7 @@ class NativeGroup:
         self.rows["obs"][at] = obs
 
     def finish(self) -> None:
-        """Write rewards and flags, after `collect` of every pool."""
+        """Write rewards and flags. Call this after `collect` of every pool."""
         found = self.episodes.rows(slice(None), self.rows["obs"], self.reward, self.dead, self.life)
         for key in ("reward", "first", "terminated", "truncated", "over"):
             self.rows[key][...] = found[key]
@@ -284,10 +289,11 @@ def connect(envs: Envs, seed: int, lane: int) -> TaskPool:
 
 
 class TaskPool(BasePool):
-    """A pool that joins an ordinary pool for each task of each group. Each lane has its own seed in the run.
+    """A pool for several tasks. It joins ordinary pools, one for each task of each group of lanes.
 
-    With one group, a few of the pools step at a time, and the next pool starts when one ends: a thread for each of 57
-    games would slow the learner down. With several groups, a whole group steps while the caller acts for another group.
+    Each lane has its own seed in the run. With one group, only a few of the pools step at a time, and the next pool
+    starts when one ends. A thread for each of 57 games would slow the learner down. With several groups, a whole group
+    steps while the caller acts for another group.
     """
 
     def __init__(self, envs: Envs, seed: int, lane: int):
@@ -338,7 +344,7 @@ class TaskPool(BasePool):
         return NativeGroup(pools, self._lanes[group], numbers, names, self._shown[group])
 
     def _open_pools(self, jobs: list[tuple[Envs, int]], seed: int) -> None:
-        """Open a pool for each task of each group. Several threads open Atari games, in a tenth of the time."""
+        """Open a pool for each task of each group. Several threads open Atari games. This takes a tenth of the time."""
         native = all(is_game(x.name, x.options) and read_options(x.title, x.options).native for x, _ in jobs)
         made = list[Pool]()
         try:
@@ -408,7 +414,7 @@ class TaskPool(BasePool):
                 view[key][...] = value
 
     def _report(self, pool: Pool) -> None:
-        """Move the faults and remarks of a task's pool to this pool."""
+        """Move the faults and warnings of a task's pool to this pool."""
         for reports, theirs in ((self.faults, pool.faults), (self.remarks, pool.remarks)):
             reports += theirs
             theirs.clear()

@@ -1,8 +1,9 @@
-"""Pools of vector environments: Gymnasium's, stepped in the caller's thread, and ale-py's.
+"""Pools of vector environments. Gymnasium's are stepped in the caller's thread; ale-py's have threads of their own.
 
-Rows depend on the environment's reset mode. NEXT_STEP is the project's row convention. In mode DISABLED, the pool
-resets the lanes that ended (otherwise they cannot step), steps all lanes, and resets the ended lanes again: their rows
-come from the second reset, all other rows from the step. For SAME_STEP, see the comment above `LOST`.
+A lane is one environment of a vector environment. Its rows (results of steps) depend on the reset mode. NEXT_STEP fits
+the project's row convention as it is. In mode DISABLED, lanes that ended cannot step. So the pool resets these lanes,
+steps all lanes, and resets the ended lanes again. The second reset gives the rows of the ended lanes, and the step
+gives all other rows. For SAME_STEP, see the comment above `LOST`.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from polyplay.envs.process_state import GlobalGenerators, seeding_torch
 
 
 def action_writer(space: gym.Space, n: int) -> Callable[[Tree], Tree]:
-    """Return a function that converts actions [n, …] of the pool's lanes to the vector environment's actions."""
+    """Return a function that converts actions [n, …] of the pool's lanes to actions for the vector environment."""
     if isinstance(space, gym.Discrete):
         return lambda a: (a + space.start).astype(space.dtype)
     one = action_reader(space)
@@ -56,12 +57,12 @@ def convert(given: Any, leaf: Callable[[Any], Any]) -> Any:
 
 
 def on_host(given: Any) -> Any:
-    """Convert tensors, which may be on a GPU, to arrays."""
+    """Convert tensors, which may be on a GPU, to NumPy arrays."""
     return convert(given, lambda part: part.detach().cpu().numpy() if hasattr(part, "detach") else part)
 
 
 def lane_flags(n: int, *given: ArrayLike) -> list[np.ndarray]:
-    """Copy reward, terminated and truncated of `n` lanes to arrays [n]. Raises ValueError: another shape."""
+    """Copy reward, terminated and truncated of `n` lanes to arrays [n]. Raises ValueError if the shape is wrong."""
     flags = [np.array(on_host(x)) for x in given]
     if any(x.shape != (n,) for x in flags):
         shapes = ", ".join(str(list(x.shape)) for x in flags)
@@ -85,7 +86,7 @@ UNSAID = "; it states no reset mode, so SAME_STEP is assumed: set its metadata['
 
 
 class VectorLanes:
-    """One vector environment, and the rows of its lanes, which are views of the pool's rows."""
+    """One vector environment, and the rows of its lanes. These rows are views of the pool's rows."""
 
     def __init__(self, env: VectorEnv, rows: Batch, title: str, lane: int):
         self.env, self.rows, self.n, self.title = env, rows, env.num_envs, title
@@ -100,7 +101,7 @@ class VectorLanes:
         self.unseen = np.zeros(self.n)  # rewards of unseen steps, by lane
 
     def begin(self, seeds: list[int]) -> None:
-        """Make first rows by a reset with a seed per lane, or one seed if a list is refused. Raises EnvFailure."""
+        """Reset the lanes with a seed each (if a list is refused: one seed), and make first rows. Raises EnvFailure."""
         with self._failing("reset"):
             try:
                 obs, info = self.env.reset(seed=seeds)  # type: ignore[arg-type]
@@ -118,11 +119,11 @@ class VectorLanes:
         self._flags(np.ones(self.n, bool))
 
     def say(self, rule: str, text: str) -> None:
-        """Leave a remark about a rule. Ignore all but the first remark about a rule."""
+        """Leave a warning about a rule. Only the first warning about each rule counts."""
         self.remarks.setdefault(rule, f"{self.title}: {text} {rules.rule_suffix(rule)}")
 
     def step(self, action: Tree) -> None:
-        """Make every lane's next row. Raises EnvFailure: the step fails, or breaks a rule."""
+        """Make the next row of every lane. Raises EnvFailure if the step fails or breaks a rule."""
         ended = self.rows["over"].copy()
         with self._failing("step"):
             if self.mode is AutoresetMode.SAME_STEP:
@@ -135,7 +136,7 @@ class VectorLanes:
         self._flags(ended, *flags)
 
     def _step_all(self, action: Tree) -> tuple[Any, list[np.ndarray], Mapping[str, Any]]:
-        """Step the vector environment; return observations, [reward, terminated, truncated], and info."""
+        """Step the vector environment. Return observations, [reward, terminated, truncated], and info."""
         taken = self.act(action)
         if self.device is not None:
             torch = sys.modules["torch"]  # the environment has loaded torch
@@ -144,7 +145,7 @@ class VectorLanes:
         return on_host(obs), lane_flags(self.n, *given), info
 
     def _step_reset(self, action: Tree, ended: np.ndarray) -> Sequence[np.ndarray]:
-        """Reset the ended lanes, step all lanes, and reset the ended lanes again; the second reset gives their rows."""
+        """Reset the ended lanes, step all lanes, and reset the ended lanes again. The second reset gives their rows."""
         obs = self._reset(ended)
         if ended.all():
             self.read(obs)
@@ -156,7 +157,7 @@ class VectorLanes:
         return reward, *(end & ~ended for end in ends)
 
     def _step_same(self, action: Tree, ended: np.ndarray) -> Sequence[np.ndarray]:
-        """Write the ended lanes' first rows, which the previous step returned, and the other lanes' rows."""
+        """Write the first rows of the ended lanes, which the previous step returned, and the other lanes' rows."""
         self._show(ended)
         if ended.all():
             return ()
@@ -177,8 +178,8 @@ class VectorLanes:
         return total, *(end & ~ended for end in ends)
 
     def _show_last(self, info: Mapping[str, Any], lanes: np.ndarray) -> np.ndarray:
-        """Write the last observations, a list or a batch in info, of these lanes' episodes. Return bool [n]: lanes
-        whose last observation exists.
+        """Write the last observations of these lanes' episodes, which are a list or a batch in info. Return bool [n]:
+        whether the last observation of a lane exists.
         """
         key = next((key for key in FINAL if key in info), None)
         if key is None or not lanes.any():
@@ -228,7 +229,7 @@ class VectorLanes:
 
 
 class VectorPool(BasePool):
-    """A Pool over vector environments, one for each group. An exception ends the pool; a hang blocks the pool."""
+    """A pool of vector environments, one for each group of lanes. An exception ends the pool. A hang blocks it."""
 
     unsaved = "vector environments cannot be saved"
 
@@ -246,7 +247,7 @@ class VectorPool(BasePool):
             raise
 
     def _begin(self, envs: Envs, at: slice, seeds: list[int], lane: int) -> None:
-        """Make the vector environment of one group, and reset it."""
+        """Make the vector environment of one group of lanes, and reset it."""
         env = self._one(envs, self._width)
         group = VectorLanes(env, tree.at(self._rows, at), envs.title, lane + at.start)
         rules.take(env, group, envs.title)
@@ -255,7 +256,7 @@ class VectorPool(BasePool):
         self._hear(group)
 
     def _hear(self, group: VectorLanes) -> None:
-        """Take over a group's remarks, but only the first remark about each rule."""
+        """Take over the warnings of a group of lanes, but only the first warning about each rule."""
         self.remarks += [text for rule, text in group.remarks.items() if rule not in self._said]
         self._said |= group.remarks.keys()
 
@@ -302,7 +303,7 @@ class VectorPool(BasePool):
 
 
 class AtariEpisodes:
-    """State of the last rows of n lanes of Atari games, from which the flags of the next rows follow."""
+    """Data about the last rows of n lanes of Atari games. The flags of the next rows follow from these data."""
 
     def __init__(self, n: int, options: Atari):
         self.options = options
@@ -314,7 +315,7 @@ class AtariEpisodes:
         self.late = np.zeros(n, bool)  # whether we ended the game, which ale-py has not ended yet
 
     def rows(self, at: slice, obs: np.ndarray, reward: np.ndarray, dead: np.ndarray, lives: np.ndarray) -> Batch:
-        """Return the next rows of lanes `at`, from ale-py's arrays for these lanes. Changes obs of young games."""
+        """Return the next rows of lanes `at`, from ale-py's arrays for them. Changes `obs` of young games in place."""
         begins = self.over[at].copy()
         age = np.where(begins, 0, self.age[at] + 1)
         late = (age >= self.steps) & ~dead
@@ -332,13 +333,13 @@ class AtariEpisodes:
         return {"obs": obs, "reward": reward.astype(np.float32), **flags}
 
     def played(self, at: Lanes, action: np.ndarray, noop: ArrayLike) -> np.ndarray:
-        """Return the actions to send: `noop` in lanes whose game was cut, in which ale-py still plays one step."""
+        """Return the actions to send: `noop` in lanes whose game was cut, because ale-py still plays one step there."""
         ignored = self.cut[at] | self.late[at]
         return np.where(ignored, noop, action) if ignored.any() else action
 
 
 class NativePool(BasePool):
-    """A Pool of one Atari game, for one thread. Each group is a separate AtariVectorEnv."""
+    """A pool of one Atari game, for one thread. Each group of lanes is a separate AtariVectorEnv."""
 
     unsaved = "ale-py's vector environment cannot save a game"
 
@@ -378,14 +379,14 @@ class NativePool(BasePool):
         )
 
     def recv(self, timeout: float | None = None) -> tuple[Lanes, Batch]:
-        """See Pool. Ignores `timeout`, because every step ends. Raises RuntimeError: nothing was sent."""
+        """See Pool. Ignores `timeout`, because every step ends. Raises RuntimeError if nothing was sent."""
         lanes, _ = super().recv()
         assert isinstance(lanes, slice)
         return lanes, self._episodes.rows(lanes, *self.collect(lanes.start // self._width, self._episodes.late[lanes]))
 
     def collect(self, group: int, late: np.ndarray) -> tuple[np.ndarray, ...]:
-        """Wait for a group's step; at the start, reset its games. Return observations, rewards, ends of games and
-        lives, as ale-py gives them. late: lanes whose games are reset after the step.
+        """Wait for the step of a group of lanes. At the start, reset its games instead. Return observations, rewards,
+        ends of games, and lives, as ale-py gives them. late: lanes whose games are reset after the step.
         """
         vector, began, self._began[group] = self._vectors[group], self._began[group], True
         if began:
@@ -399,7 +400,7 @@ class NativePool(BasePool):
         return obs, reward, dead, info["lives"]
 
     def play(self, group: int, action: np.ndarray) -> None:
-        """Start a group's step with actions that were checked before."""
+        """Start the step of a group of lanes, with actions that were checked before."""
         self._vectors[group].send(action)
 
     def _step(self, numbers: np.ndarray, action: np.ndarray) -> None:

@@ -1,6 +1,7 @@
 """Trained policies, as `polyplay.load` returns them.
 
-An agent needs only the run's directory: no workers, and no environment, because spaces.json has its spaces.
+To load an agent, only the run's directory is needed. It needs no workers, and no environment, because the file
+spaces.json has the observation and action spaces.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from polyplay.workers import process
 
 @dataclass(frozen=True, repr=False)
 class State:
-    """State of episodes between calls of `act`: the network's state, the number of calls, and stacked images."""
+    """State of episodes between calls of `act`: the network's state, the number of calls so far, and stacked images."""
 
     network: Batch
     acts: int
@@ -40,7 +41,7 @@ class State:
 
 
 class Agent:
-    """A trained policy with `act`, `value`, `predict` and `evaluate`, and its run's `system`, `config` and `spec`."""
+    """Trained policy with methods `act`, `value`, `predict`, `evaluate`, and its run's `system`, `config`, `spec`."""
 
     def __init__(
         self,
@@ -51,10 +52,13 @@ class Agent:
         trust: bool = False,
         agent: str | int | None = None,
     ):
-        """Load the policy of a run's newest checkpoint, or of `checkpoint`: best, or a number; path may also be a
-        checkpoint's directory. seed: seed of random choices. epsilon: probability of a random action (None: as
-        `polyplay evaluate`). trust: open a run that was made elsewhere and executes a module by name. agent: agent of a
-        league, best (by Elo) or a number (None: the first). Raises UserError.
+        """Load the policy of a run. Raises UserError.
+
+        path: a run's directory, or the directory of one of its checkpoints.
+        checkpoint: best, or a checkpoint's number (None: the newest checkpoint). seed: seed of random choices.
+        epsilon: probability of a random action (None: the same as `polyplay evaluate` uses).
+        trust: open the run even if it was made elsewhere and executes a module that its files name.
+        agent: agent of a league: best (by Elo rating), or a number (None: the first).
         """
         from polyplay.acting import play
 
@@ -87,17 +91,20 @@ class Agent:
     def act(
         self, obs: Any, state: State | None = None, greedy: bool = False, mask: Any = None, reward: Any = None
     ) -> tuple[Any, State]:
-        """Return (action, state) for one observation or a batch. state: from the previous call; None starts an episode.
-        greedy: take the most probable action. mask: legal actions, if the environment has masks. reward: the reward
-        that came with the observation, for networks that take it. Raises UserError: an argument does not fit.
+        """Choose an action for one observation or a batch. Return (action, state). Raises UserError: bad argument.
+
+        state: state that the previous call returned (None: an episode starts). greedy: take the most probable action.
+        mask: legal actions, if the environment has action masks.
+        reward: the reward that came with the observation, for networks that take it.
         """
         return self._act(*self._step(obs, state, mask, reward), state, greedy)
 
     def value(
         self, obs: Any, state: State | None = None, mask: Any = None, reward: Any = None, task: str | None = None
     ) -> Any:
-        """Return the expected discounted return of the rest of the episode, in the environment's units unless the
-        learner clips rewards: a number, or float32 [B]. task: a task's name, if the run has several. Raises UserError.
+        """Return the expected discounted return of the rest of the episode: a number, or for a batch float32 [B]. It is
+        in the environment's units, unless the learner clips rewards. task: name of a task, if the run has several.
+        Raises UserError.
         """
         import torch
 
@@ -113,12 +120,12 @@ class Agent:
     def predict(
         self, obs: Any, state: State | None = None, episode_start: Any = None, deterministic: bool = False
     ) -> tuple[Any, State]:
-        """Call `act` with Stable-Baselines3's signature. episode_start: bool [B], where an episode starts."""
+        """Call `act` with the signature of Stable-Baselines3. episode_start: bool [B], where an episode starts."""
         begins = False if episode_start is None else np.asarray(episode_start, bool)
         return self._act(*self._step(obs, state, None, None, begins), state, deterministic)
 
     def _known(self, task: str | None) -> str:
-        """Return `task`, if the run has this task. Raises UserError: no task has that name."""
+        """Return `task` if the run has a task of this name. Raises UserError if it has not."""
         if task not in self.spec.tasks:
             raise UserError(f"task: {task} given, allowed: {', '.join(self.spec.tasks) or 'none, the run has one'}")
         return task
@@ -131,8 +138,9 @@ class Agent:
         greedy: bool = False,
         task: str | None = None,
     ) -> Row:
-        """Play full games on the run's environment, or on `env`, which has the same spaces; write nothing. task: the
-        task to play, if the run has several. Raises UserError: the spaces differ.
+        """Play full games and return the scores. Nothing is written. Raises UserError if the spaces differ.
+
+        env: environment with the same spaces (None: the run's own). task: the task to play, if the run has several.
         """
         from polyplay.acting import play
 
@@ -153,8 +161,8 @@ class Agent:
     def _step(
         self, obs: Any, state: State | None, mask: Any, reward: Any, begins: Any = False
     ) -> tuple[Batch, bool, tuple[Any, ...]]:
-        """Return the network's input as rows [B], whether a batch was given, and stacked images. begins: bool [B],
-        where an episode starts. Raises UserError.
+        """Return the network's input for a batch [B] of observations, whether a batch was given, and stacked images.
+        begins: bool [B], where an episode starts. Raises UserError.
         """
         if isinstance(obs, tuple) and not isinstance(self.observation_space, gym.Tuple):
             returned = "reset() returns (observation, info): pass only the observation"
@@ -208,7 +216,7 @@ class Agent:
 
 
 def _lanes(space: Any, obs: Any) -> int | None:
-    """Return the number of observations in a batch, by the dimensions of the first part; None: a single observation."""
+    """Return the number of observations in a batch, by the dimensions of the first part. None: a single observation."""
     parts = spaces.subspaces(space)
     if parts:
         key, inner = next(iter(parts.items()))
@@ -241,7 +249,7 @@ def _mask(spec: Any, mask: Any, n: int, batched: bool) -> Tree:
 
 
 def open_run(directory: Path, checkpoint: str | None, trust: bool) -> tuple[System, Path, Row]:
-    """Return a run's (system on the CPU, checkpoint, configuration). checkpoint None: newest. Raises UserError."""
+    """Return a run's (system on the CPU, checkpoint, configuration). checkpoint: None is newest. Raises UserError."""
     wired, config = _wire_run(directory, trust)
     return wired, load.choose_checkpoint(directory, checkpoint), config
 
@@ -268,7 +276,7 @@ class RunAgent:
 
     @property
     def about(self) -> Row:
-        """Entries about the agent in a record."""
+        """Entries about the agent for the record of a match or tournament."""
         if self.weights.suffix == checkpoint.ARRAYS:
             digest = checkpoint.describe_file(self.weights)["sha256"]
         else:
@@ -277,14 +285,15 @@ class RunAgent:
 
 
 def is_run(name: str) -> bool:
-    """Tell whether a name means a run or a past agent, not an opponent such as random or mcts:N."""
+    """Tell whether a name means a run or a past agent. If not, it means an opponent such as random or mcts:N."""
     path, _ = _split_agent(name)
     return not OPPONENT.fullmatch(name) and (path.is_dir() or path.suffix == checkpoint.ARRAYS)
 
 
 def find_agents(name: str, trust: bool = False) -> list[RunAgent]:
-    """Return the agents that a name means. RUN: all agents of its newest checkpoint. RUN/checkpoints/NAME: all agents
-    of this checkpoint. With :N or :best: one agent. RUN/past_agents/NAME.safetensors: a past agent. Raises UserError.
+    """Return the agents that a name means. Raises UserError. RUN means all agents of the run's newest checkpoint, and
+    RUN/checkpoints/NAME all agents of this checkpoint. If :N or :best follows RUN, it means one agent.
+    RUN/past_agents/NAME.safetensors means a past agent.
     """
     path, agent = _split_agent(name)
     if path.suffix == checkpoint.ARRAYS:
@@ -306,7 +315,7 @@ def find_agents(name: str, trust: bool = False) -> list[RunAgent]:
 
 
 def find_agent(name: str, trust: bool = False) -> RunAgent:
-    """Return the agent that a name means. Raises UserError: the name means several agents."""
+    """Return the one agent that a name means. Raises UserError if the name means several agents."""
     found = find_agents(name, trust)
     if len(found) > 1:
         raise UserError(f"{name} has {len(found)} agents: name one, {found[0].name}")
@@ -314,7 +323,7 @@ def find_agent(name: str, trust: bool = False) -> RunAgent:
 
 
 def _split_agent(name: str) -> tuple[Path, str | None]:
-    """Split RUN:N and RUN:best into (RUN, N or best); other names have no agent."""
+    """Split RUN:N or RUN:best into (RUN, N or best). For any other name, the second item is None."""
     path, _, agent = name.rpartition(":")
     if path and (agent.isdecimal() or agent == "best") and Path(path).is_dir() and not Path(name).exists():
         return Path(path), agent

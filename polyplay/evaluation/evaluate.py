@@ -1,4 +1,5 @@
-"""Evaluate a run's checkpoints by a protocol, and write scores that can be compared and verified.
+"""Evaluate a run's checkpoints by a protocol (rules of how games start and end). Write scores that can be compared and
+verified.
 
 Each evaluation is a file in the run's directory, `evaluation-….json`.
 """
@@ -46,7 +47,7 @@ EVERY = 30.0  # seconds between lines of progress if standard error is not a ter
 
 
 class GamesWatch:
-    """Counts games and steps; ends an evaluation at a signal, or after `max_steps` steps of all environments."""
+    """Counts games and steps. Ends an evaluation at a signal, or after `max_steps` steps of all environments."""
 
     def __init__(self) -> None:
         self.max_steps: int | None = None
@@ -55,7 +56,7 @@ class GamesWatch:
         self._show: Callable[[], None] = lambda: None
 
     def step(self, found: list[play.PlayedGame], lanes: int) -> bool:
-        """Count a step of `lanes` environments, and the games `found` that ended then; return whether to continue."""
+        """Count a step of `lanes` parallel environments, and the games `found` that ended. Return whether to go on."""
         self.games, self.steps = self.games + len(found), self.steps + lanes
         self.total += sum(game.ret for game in found)
         self._show()
@@ -67,7 +68,7 @@ class GamesWatch:
 
     @contextlib.contextmanager
     def on_screen(self, episodes: int, console: Console | None = None) -> Iterator[None]:
-        """Show progress: a bar on a terminal, else a line every 30 s. Handle signals inside this context."""
+        """Show progress inside this context: a bar on a terminal, or else a line every 30 s. Also handle signals."""
         console = console or Console(stderr=True, highlight=False)
         columns = (TextColumn("games"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"))
         bar = Progress(*columns, TimeElapsedColumn(), console=console, transient=True, disable=not console.is_terminal)
@@ -87,7 +88,7 @@ class GamesWatch:
             yield
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
-        """Handle a signal: end after the present step; at a second signal, at least 1 s later, end at once."""
+        """Handle a signal: end after the present step. A second signal, at least 1 s later, ends games at once."""
         if self.signal:
             if time.monotonic() - self.warned >= processes.AGAIN:
                 raise processes.Stopped(number)
@@ -104,8 +105,9 @@ GIF_SECONDS, GIF_RATE = 20.0, 15.0  # a GIF's most seconds, and its pictures per
 
 
 def with_pictures(envs: Envs, option: str) -> Envs:
-    """Return `envs` with a picture for each step, made in this process: the emulator's screen for an Atari game, else
-    Gymnasium's render(). Built-in and EnvPool environments stay unchanged. option: for errors. Raises UserError.
+    """Return `envs` set up to give a picture of each step in this process: for an Atari game the emulator's screen,
+    else Gymnasium's render(). Built-in and EnvPool environments stay unchanged. option: for error messages. Raises
+    UserError.
     """
     title = envs.spec.tasks[envs.only] if envs.spec.tasks else envs.title
     if atari.plays_games(envs):
@@ -121,8 +123,8 @@ def with_pictures(envs: Envs, option: str) -> Envs:
 
 
 def picture(step: Batch, pool: Pool, option: str) -> tuple[np.ndarray, float]:
-    """Return the first environment's picture, RGB uint8 [H, W, 3], and the pictures per second. The picture is
-    rendered, or if nothing is rendered, the newest plane of an image observation. Raises UserError.
+    """Return a picture of the first environment, RGB uint8 [H, W, 3], and the number of pictures per second. If nothing
+    is rendered, the picture is the newest plane of an image observation. Raises UserError.
     """
     try:
         rendered = pool.picture(0)
@@ -147,7 +149,7 @@ DRIVER = "SDL_VIDEODRIVER"  # environment variable with the video driver of pyga
 
 
 def write_gif(film: Path, out: Path) -> None:
-    """Write the first seconds of a film as a GIF, with a palette made from these pictures."""
+    """Write the first seconds of a video (`film`) as a GIF. Its palette is made from these pictures."""
     import av
 
     with av.open(str(film)) as read, av.open(str(out), "w", format="gif") as written:
@@ -177,8 +179,9 @@ def write_gif(film: Path, out: Path) -> None:
 
 
 class Film:
-    """Video of the first environment's first game in H.264, and a GIF of the game's first seconds. A fault ends the
-    film, but not the games: a line on standard error reports the fault, no file is written, and `fault` has the cause.
+    """Records a video of the first environment's first game in H.264, and a GIF of its first seconds. If there is an
+    error, the recording stops, but the games continue. The error is printed on standard error, no file is written, and
+    `fault` has the error's text.
     """
 
     option = "--video"
@@ -191,7 +194,7 @@ class Film:
         self._stream: Any = None
 
     def shown(self, envs: Envs) -> Envs:
-        """Return `envs` with a picture for each step, or unchanged if that is impossible."""
+        """Return `envs` set up to give a picture of each step. If that is impossible, return `envs` unchanged."""
         with self._guarded():
             return with_pictures(envs, self.option)
         return envs
@@ -203,7 +206,7 @@ class Film:
                 self._done = bool(step["over"][0])
 
     def close(self) -> None:
-        """Move the files to their final names, if the film has pictures and no fault. May be called again."""
+        """If the video has pictures and no error, move its files to their final names. May be called again."""
         out, self._out, self._done = self._out, None, True
         with self._guarded():
             if out is not None:
@@ -233,7 +236,7 @@ class Film:
 
     @contextlib.contextmanager
     def _guarded(self) -> Iterator[None]:
-        """Print the first fault, and end the film."""
+        """Print the first error inside this context, and stop recording the video."""
         try:
             yield
         except Exception as e:
@@ -245,7 +248,7 @@ class Film:
 
 @contextlib.contextmanager
 def without_a_screen() -> Iterator[None]:
-    """Keep pygame from looking for a screen inside this context."""
+    """Prevent pygame from looking for a screen inside this context."""
     before = os.environ.get(DRIVER)
     os.environ[DRIVER] = before or "dummy"
     try:
@@ -259,7 +262,7 @@ UNSEEN = ("dummy", "offscreen")  # drivers of SDL without a screen
 
 
 class Window:
-    """Window that shows the first environment's games at normal speed. Games continue after it is closed or fails."""
+    """Window that shows the first environment's games at normal speed. If it is closed or fails, the games continue."""
 
     option = "--render"
 
@@ -281,11 +284,11 @@ class Window:
             raise UserError(f"--render: no window can be opened here ({why}); --video writes a file instead")
 
     def shown(self, envs: Envs) -> Envs:
-        """Return `envs` with a picture for each step. Raises UserError."""
+        """Return `envs` set up to give a picture of each step. Raises UserError."""
         return with_pictures(envs, self.option)
 
     def __call__(self, step: Batch, pool: Pool) -> None:
-        """Show a step. Raises UserError: the first picture fails."""
+        """Show a step in the window. Raises UserError if the first picture fails."""
         try:
             if self._open:
                 self._show(step, pool)
@@ -313,7 +316,7 @@ class Window:
 
 
 def check_board_options(options: EvaluateOptions) -> None:
-    """Raise UserError if options do not fit the protocol. No slow import is needed."""
+    """Raise UserError if options do not fit the protocol. This check is fast, because it imports nothing large."""
     name, board = options.protocol, atari.protocol(options.protocol).board
     given = {"--against": options.against, "--opening-plies": options.opening_plies}
     if wrong := [f"{flag} {value}" for flag, value in given.items() if value is not None and name != "versus"]:
@@ -368,9 +371,11 @@ class EvaluateOptions:
 
 
 def evaluate(directory: Path, options: EvaluateOptions | None = None, watch: GamesWatch | None = None) -> Row:
-    """Play full games with a checkpoint's weights, and write the evaluation to the run's directory. An evaluation that
-    ends early is not written; its entry `ended` has the cause. If the directory is read-only, a line reports that
-    nothing is written, and a video goes to the current folder. watch: shows progress and handles signals.
+    """Play full games with the weights of a checkpoint. Write the evaluation to the run's directory, and return it.
+
+    If an evaluation ends early, it is not written, and its entry `ended` has the cause. If the directory is read-only,
+    a line says that nothing is written, and a video goes to the current folder.
+    watch: shows progress and handles signals.
     """
     options = options or EvaluateOptions()
     protocol = atari.protocol(options.protocol)
@@ -403,7 +408,7 @@ def evaluate(directory: Path, options: EvaluateOptions | None = None, watch: Gam
 
 
 def choose_task(envs: Envs, task: str | None) -> Envs:
-    """Return `envs` with `task` in all lanes; None: unchanged. Raises UserError: no task has that name."""
+    """Return `envs` with `task` in all lanes (parallel environments), or unchanged for None. Raises UserError."""
     if task is None:
         return envs
     if task not in (names := envs.spec.tasks):
@@ -412,8 +417,9 @@ def choose_task(envs: Envs, task: str | None) -> Envs:
 
 
 def join_tasks(directory: Path, options: EvaluateOptions, names: tuple[str, ...], watch: GamesWatch | None) -> Row:
-    """Evaluate each task into its own file, and join the results. The score is the mean over tasks: of human-normalized
-    scores if all tasks have baselines, else of returns. An early end leaves out the later tasks.
+    """Evaluate each task into a file of its own, and join the results. The score is a mean over the tasks. If all tasks
+    have baselines, it is the mean of human-normalized scores, otherwise of returns. After an early end, later tasks are
+    missing.
     """
     rows, returns = list[Row](), TaskReturns(names, fewest=1, window=None)
     for name in names:
@@ -446,7 +452,7 @@ def play_and_score(
     video: Path | None = None,
     watch: GamesWatch | None = None,
 ) -> Row:
-    """Play games; return scores, and all entries that a repetition needs. Raises UserError: no game has ended."""
+    """Play games. Return the scores, and all entries that a repetition needs. Raises UserError if no game has ended."""
     from polyplay.acting import play
 
     policy, where, about = _load(wired, found, options)
@@ -490,7 +496,7 @@ def play_and_score(
 
 
 def _load(wired: System, found: Path, options: EvaluateOptions) -> tuple[Player, str, Row]:
-    """Return the player, the player's device, and entries about both for a record. Raises UserError."""
+    """Return the player (policy), its device, and entries about both for a record. Raises UserError."""
     import torch
 
     from polyplay.acting import play
@@ -526,7 +532,7 @@ def file_name(options: EvaluateOptions, found: str, label: str) -> str:
 
 
 def _origin(directory: Path, wired: System, found: Path, config: Row, starts: atari.Starts | None, agent: int) -> Row:
-    """Return the origin of a score: run, checkpoint, start states, versions and machine."""
+    """Return where a score comes from: run, checkpoint, start states, versions and machine."""
     stamp, counters = machine.stamp(), checkpoint.manifest(found)["counters"]
     chosen = {checkpoint.BEST: "evaluation", checkpoint.CHAMPION: "match"}
     by = next((by for prefix, by in chosen.items() if found.name.startswith(prefix)), "training return")

@@ -1,4 +1,4 @@
-"""Go programs as players of matches (`gtp:COMMAND`). Polyplay's rules decide which moves are legal, and the score."""
+"""Let Go programs play matches (`gtp:COMMAND`). Polyplay's rules decide which moves are legal, and the score."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from polyplay.games.boards import Game, Go
 
 
 def _agree(board: Go, record: np.ndarray, later: np.ndarray) -> bool:
-    """Tell whether a game could lead from `record` to `later`."""
+    """Tell whether a game could lead from the position `record` to the position `later`."""
     now, last, stones = records.ply(record), records.ply(later), records.CELLS + board.cells
     if now == last:
         return np.array_equal(record[:stones], later[:stones])
@@ -31,8 +31,9 @@ def _agree(board: Go, record: np.ndarray, later: np.ndarray) -> bool:
 
 
 def moves_between(board: Go, record: np.ndarray, later: np.ndarray) -> list[int] | None:
-    """Return the moves from `record` to `later`; None if these are not of one game. No other moves are possible: a
-    stone that stays shows its cell, and a group that was lost by suicide had only one liberty, the cell of the move.
+    """Return the moves that lead from `record` to `later`, or None if these positions are not of one game. Only one
+    series of moves is possible. A stone that stays shows its cell, and a group of stones lost by suicide had only one
+    liberty, the cell of the move.
     """
     moves = list[int]()
     while (same := _agree(board, record, later)) and records.ply(record) < records.ply(later):
@@ -61,8 +62,8 @@ TIMEOUT, ILLEGAL, CRASH = "timeout", "illegal move", "crash"
 
 
 class GtpFault(Exception):
-    """A wrong answer of a program: an answer that is too late (TIMEOUT), an illegal move or a refusal (ILLEGAL), or no
-    GTP answer, for example because the program has ended (CRASH). Only after ILLEGAL can the program continue.
+    """A wrong answer of a Go program. TIMEOUT: the answer is too late. ILLEGAL: an illegal move or a refusal. CRASH: no
+    answer in the protocol GTP, for example because the program has ended. Only after ILLEGAL can the program continue.
     """
 
     def __init__(self, kind: str, command: str, answer: str):
@@ -73,14 +74,14 @@ class GtpFault(Exception):
 
 
 def program_line(about: Row) -> str:
-    """Summarize a program's games in one line."""
+    """Summarize the games of a Go program in one line."""
     text, lost = f"{about['program']}: agreed on {about['agreed']} of {about['scored']} winners", len(about["faults"])
     return f"{text}, lost {lost} game{'s' * (lost != 1)} by its own fault" if lost else text
 
 
 class GtpPlayer:
-    """A Go program with one board, as an Opponent; `start` runs the program. The program receives only the moves that
-    its board lacks, and writes to this process's standard error.
+    """A Go program as an opponent in matches. It has one board. `start` runs the program. Before each move, the program
+    gets only the moves that its board lacks. What it writes to standard error goes to that of this process.
 
     option: the words before `name` in error messages.
     """
@@ -101,11 +102,11 @@ class GtpPlayer:
 
     @property
     def about(self) -> Row:
-        """Entries about the program's games in a record."""
+        """Entries about the program's games for the record of a match."""
         return {"program": self.name, "scored": self.scored, "agreed": self.agreed, "faults": list(self.faults)}
 
     def start(self) -> None:
-        """Start the program. Raises UserError: the program cannot be started, or does not play this game."""
+        """Start the program. Raises UserError if it cannot be started, or does not play this game."""
         given, self._known = f"{self.option}{self.name}", None
         try:
             self._process = subprocess.Popen(
@@ -123,7 +124,7 @@ class GtpPlayer:
             raise UserError(f"{given}: {e.answered}; {fix}") from None
 
     def close(self, seconds: float | None = None) -> None:
-        """End the program and all processes that it started. seconds: wait before a kill (None: QUIT)."""
+        """End the program and all processes that it started. seconds: wait before they are killed (None: QUIT)."""
         process, self._process = self._process, None
         if process is None:
             return
@@ -139,7 +140,7 @@ class GtpPlayer:
         process.stdout.close()
 
     def _send(self, command: str) -> str:
-        """Send a command; return the answer without its status and number. Raises GtpFault."""
+        """Send a command, and return the answer without its status and number. Raises GtpFault."""
         process, overdue = self._process, threading.Event()
         assert process is not None
         assert process.stdin is not None
@@ -169,7 +170,7 @@ class GtpPlayer:
         return found[2] or ""
 
     def _ask(self, record: np.ndarray, command: str) -> str:
-        """Set up a position on the program's board, and return the answer to `command`. Raises GtpFault, UserError."""
+        """Set up a position on the program's board; return the answer to `command`. Raises GtpFault and UserError."""
         if self._process is None:
             self.start()
         moves = None if self._known is None else moves_between(self.board, self._known, record)
@@ -209,8 +210,9 @@ class GtpPlayer:
         return action
 
     def over(self, positions: np.ndarray, at: np.ndarray) -> None:
-        """Count games that ended by two passes (`scored`), and those with the same winner by the program's score
-        (`agreed`). Games without an answer do not count, because some programs lack `final_score`.
+        """Count the games that ended by two passes (`scored`). Also count those of them in which the program's score
+        has the same winner (`agreed`). If the program gives no score, a game does not count, because some programs lack
+        `final_score`.
         """
         for record in positions[at]:
             if record[records.OWN] != 2 or self._process is None:
@@ -232,7 +234,7 @@ def _kill(process: subprocess.Popen[str]) -> None:
 
 @contextmanager
 def programs_running(players: Iterable[Opponent]) -> Iterator[list[GtpPlayer]]:
-    """Run the Go programs among the players inside this context. Raises UserError: a program cannot be started."""
+    """Run the Go programs among the players inside this context. Raises UserError if a program cannot be started."""
     found = [player for player in players if isinstance(player, GtpPlayer)]
     with ExitStack() as stack:
         for player in found:

@@ -1,4 +1,4 @@
-"""Matches between players (runs, built-in opponents, Go programs), in board games or games of two teams."""
+"""Play matches between runs, built-in opponents and Go programs, in board games or in games of two teams."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ MORE = ", or the directory of a run"  # for error messages: allowed besides oppo
 
 @dataclass(frozen=True)
 class BoardPlayer:
-    """Player of a board game. name: as the user gave it. about: the player's entries in a record."""
+    """Player of a board game. name: as the user gave it. about: the player's entries in the record of a match."""
 
     name: str
     board: Game
@@ -43,8 +43,9 @@ class BoardPlayer:
 
 
 def policy_moves(board: Game, spec: EnvSpec, policy: Player, how: play.PlayOptions) -> Opponent:
-    """Return a policy without recurrent state as an Opponent, which moves in any position of the game. A search gets
-    the whole record of moves: Go's planes show only the last eight positions, and the superko rule needs all positions.
+    """Return a policy without recurrent state as an Opponent, which can move in any position of the game. If the policy
+    searches, it gets the record of all moves, because Go's planes (input images) show only the last eight positions.
+    The superko rule needs all positions.
     """
     from polyplay.search.search import SearchPolicy
 
@@ -66,7 +67,7 @@ def policy_moves(board: Game, spec: EnvSpec, policy: Player, how: play.PlayOptio
 
 
 def player_of(wired: System, policy: Player, about: Row, how: play.PlayOptions, name: str = "") -> BoardPlayer:
-    """Return a checkpoint's policy as a player. Raises UserError: the policy has a recurrent state."""
+    """Return a checkpoint's policy as a player of matches. Raises UserError if the policy has a recurrent state."""
     board, envs = board_of(wired.envs), wired.envs
     if policy.state_spec():
         raise UserError(f"matches need a policy without recurrent state, but that of {envs.title} has one")
@@ -76,7 +77,10 @@ def player_of(wired: System, policy: Player, about: Row, how: play.PlayOptions, 
 def player_of_agent(
     found: RunAgent, how: play.PlayOptions, simulations: int | None = None, where: str = "cpu"
 ) -> BoardPlayer:
-    """Return an agent as a player. simulations: per move (None: the run's own). Raises UserError: not a board game."""
+    """Return an agent as a player of matches. Raises UserError if it does not play a board game.
+
+    simulations: simulations of the search for each move (None: the run's own number).
+    """
     if not atari.is_board(found.wired.envs):
         raise UserError(f"{found.name} plays {found.wired.envs.title}, but matches need board games (game:NAME)")
     policy = play.load_player(found.wired, found.weights, where, simulations, found.agent)
@@ -84,7 +88,7 @@ def player_of_agent(
 
 
 def named_player(name: str, board: Game, option: str) -> BoardPlayer:
-    """Return the opponent called `name`, or a Go program. Raises UserError: no opponent has that name."""
+    """Return the opponent called `name`, which may be a Go program. Raises UserError if there is no such opponent."""
     if name.startswith(PREFIX):
         return BoardPlayer(name, board, GtpPlayer(name, board, option), {})
     more = f", gtp:COMMAND{MORE}" if isinstance(board, Go) else MORE
@@ -98,7 +102,7 @@ def play_match(
     seed: int,
     watch: play.MatchWatch = lambda found, moves: True,
 ) -> np.ndarray:
-    """Play a match (see play.match). A Go program has only one board, so it plays one game after the other."""
+    """Play a match (see play.match). A Go program has only one board, so its games are played one after the other."""
     programs = list[GtpPlayer]()
     for one, against in ((player, other), (other, player)):
         if isinstance(one.moves, GtpPlayer):
@@ -123,8 +127,8 @@ OUTCOMES = {"wins": 1.0, "draws": 0.5, "losses": 0.0}
 def play_versus(
     wired: System, policy: Player, name: str, options: EvaluateOptions, device: str, games: int, step: play.Watch
 ) -> Row:
-    """Play a run against an opponent; return the entries of a record. step: called after a move in all games, with the
-    games that ended, and the number of moves made. Raises UserError.
+    """Play a run against an opponent. Return the entries of a record. step: function called after each move in all
+    games, with the games that ended and the number of moves made. Raises UserError.
     """
     how = play.PlayOptions(games, options.seed, options.greedy, options.epsilon or 0.0)
     player, against = player_of(wired, policy, {}, how, name), str(options.against)
@@ -157,7 +161,7 @@ def play_versus(
 
 
 def openings(board: Game, plies: int, seed: int) -> Iterator[np.ndarray]:
-    """Yield openings without end: records of games after `plies` random legal moves, except games that end before."""
+    """Yield openings without end: records of games after `plies` random legal moves, without games that end before."""
     rng = np.random.default_rng(seed)
     while True:
         for _ in range(TRIES):
@@ -175,15 +179,17 @@ def openings(board: Game, plies: int, seed: int) -> Iterator[np.ndarray]:
 
 
 def both_colors(board: Game, games: int, plies: int, seed: int) -> play.MatchStarts:
-    """Return each opening twice: the player moves next in the first half of the games, the other in the second half."""
+    """Return each opening twice: in the first half of the games the player moves next, in the second half the other."""
     records = np.stack([*islice(openings(board, plies, seed), games // 2)])
     return play.MatchStarts(np.concatenate([records, records]), np.arange(2 * len(records)) < len(records))
 
 
 @dataclass(frozen=True)
 class RoundRobin:
-    """Matches of a tournament. play(i, j): plays all matches of entrants i and j, and returns the points of entrant i.
-    about: each entrant's entries in a record. opening_plies, players: for board games only.
+    """Matches of a tournament in which all players meet.
+
+    play: function (i, j) that plays all matches of entrants (players) i and j, and returns the points of i.
+    about: entries about each entrant in the record. opening_plies, players: for board games only.
     """
 
     game: str
@@ -194,8 +200,8 @@ class RoundRobin:
 
 
 def open_matches(entrants: Sequence[Entrant], options: TournamentOptions) -> RoundRobin:
-    """Prepare the matches of a tournament. Raises UserError: runs of several games, a game without two teams, or an
-    unknown player.
+    """Prepare the matches of a tournament. Raises UserError if the runs are of several games, if a game does not have
+    two teams, or if a player is unknown.
     """
     agents = [agent for _, agent in entrants if agent]
     first, where = agents[0], device.choose_devices(options.device)[0]
@@ -218,7 +224,7 @@ def open_matches(entrants: Sequence[Entrant], options: TournamentOptions) -> Rou
 
 
 def _game(envs: Envs) -> str:
-    """Return a game's name with its options."""
+    """Return the name of a game together with its options."""
     return f"{envs.title} {json.dumps(dict(envs.options), default=str)}" if envs.options else envs.title
 
 
@@ -238,7 +244,7 @@ def _board_matches(entrants: Sequence[Entrant], envs: Envs, options: TournamentO
 
 
 def _team_matches(entrants: Sequence[Entrant], envs: Envs, options: TournamentOptions, where: str) -> RoundRobin:
-    """Prepare matches of two teams. Raises UserError: not two teams of the same kind, or board games' options."""
+    """Prepare matches of two teams. Raises UserError: not two teams of one kind, or options of board games."""
     name, spec = next(name for name, agent in entrants if agent), envs.spec
     given = {"--simulations": options.simulations, "--opening-plies": options.opening_plies}
     if wrong := [flag for flag, value in given.items() if value is not None]:

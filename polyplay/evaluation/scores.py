@@ -1,4 +1,7 @@
-"""Compare runs with published scores, per game and aggregated. Every row names its protocol and baselines."""
+"""Compare the scores of runs with published scores, for each game and aggregated over games.
+
+Each row of the tables names its protocol (how games start and end) and its baselines.
+"""
 
 from __future__ import annotations
 
@@ -39,13 +42,13 @@ TRAP = (
 
 @lru_cache(maxsize=1)
 def columns() -> Mapping[str, Mapping[str, float]]:
-    """Return {published agent: {game: score}}; a game is the ROM's name."""
+    """Return the published scores as {agent: {game: score}}. A game is named by its ROM."""
     agents = {k: v for k, v in score_table("atari_scores.csv").items() if not k.startswith(("random", "human"))}
     return agents | {f"dopamine_{k}_sticky": v for k, v in score_table("dopamine_sticky_final.csv").items()}
 
 
 def protocol_of(column: str) -> str:
-    """Return the protocol of a published column, by its name in polyplay.envs.atari."""
+    """Return the protocol by which a published column was measured, with its name in polyplay.envs.atari."""
     if column.endswith("_humanstarts"):
         return "human-starts"
     if column.endswith("_sticky"):
@@ -59,7 +62,7 @@ def source_of(column: str) -> str:
 
 
 def column(name: str) -> Mapping[str, float]:
-    """Return a published column, {game: score}. Raises UserError: no column has that name."""
+    """Return a column of published scores as {game: score}. Raises UserError if there is no column `name`."""
     known = columns()
     if name not in known:
         hint = closest_names(name, known)
@@ -74,8 +77,8 @@ WINDOW = 100  # training games in a score, as in reports
 
 
 def scores_of_runs(runs: Sequence[Path], place: str, protocol: str | None) -> list[Row]:
-    """Return the newest score of each run and task, with `run`, `env`, `label` and `game` (an Atari game's ROM name,
-    else None). Raises UserError: a run has no score, or scores of several protocols.
+    """Return the newest score of each run and task. Each score also has `run`, `env`, `label` and `game` (the ROM name
+    of an Atari game, else None). Raises UserError if a run has no score, or if the scores are of several protocols.
     """
     found = list[Row]()
     for run in runs:
@@ -99,7 +102,7 @@ def scores_of_runs(runs: Sequence[Path], place: str, protocol: str | None) -> li
 
 
 def training_scores(directory: Path) -> list[Row]:
-    """Return scores of the last 100 training games of each task, played with exploration."""
+    """Return the score of each task over its last 100 training games, which were played with exploration."""
     games, found = list(read_lines(directory / "episodes.jsonl", "frames", "episodic_return")), list[Row]()
     for task in dict.fromkeys(game.get("task") for game in games):
         returns = [float(game["episodic_return"]) for game in games if game.get("task") == task][-WINDOW:]
@@ -123,7 +126,7 @@ def _entries(run: Path, place: str) -> list[Row]:
 
 
 def read_evaluations(run: Path) -> list[Row]:
-    """Read the evaluations in a run's directory. Raises UserError: a file is damaged."""
+    """Read all evaluations in a run's directory. Raises UserError if a file is damaged."""
     found = list[Row]()
     for path in sorted(run.glob("evaluation-*.json")):
         try:
@@ -163,7 +166,7 @@ class ScoresOptions:
 
 
 def list_published() -> Row:
-    """Return all published columns with aggregates of their normalized scores."""
+    """Return all published columns, with aggregates (such as the median) of their normalized scores."""
     rows = []
     for name, published in sorted(columns().items(), key=lambda item: (protocol_of(item[0]), item[0])):
         protocol = protocol_of(name)
@@ -176,7 +179,7 @@ def list_published() -> Row:
 
 
 def compare_runs(runs: Sequence[Path], options: ScoresOptions) -> Row:
-    """Compare runs with published scores. Raises UserError: a run has no such score, or protocols differ."""
+    """Compare runs with published scores. Raises UserError if a run has no such score, or if protocols differ."""
     scores = scores_of_runs(runs, options.place, options.protocol)
     label, name = scores[0]["label"], scores[0]["protocol"]
     beside = {n: column(n) for n in options.published or (BESIDE.get(name, ()) if label == name else ())}
@@ -199,7 +202,7 @@ def compare_runs(runs: Sequence[Path], options: ScoresOptions) -> Row:
 
 
 def _baselines(protocol: str) -> str:
-    """Return the name of a protocol's baselines."""
+    """Return the name of the baselines (random and human scores) that a protocol uses."""
     own = atari.PROTOCOLS[protocol].baselines if protocol in atari.PROTOCOLS else ()
     return own[0] if own else "noop57"
 
@@ -229,7 +232,7 @@ def _row(game: str, of: Sequence[Row], ends: Ends, columns: Published) -> Row:
 
 
 def _aggregates(by_game: Mapping[str, Sequence[Row]], columns: Published, ends: Ends) -> list[Row]:
-    """Return aggregates of the runs, and of the published agents over the same games."""
+    """Return aggregates of the runs' scores, and of the published agents' scores over the same games."""
     own = {
         g: [normalize({g: s["episodic_return_mean"]}, ends)[g] for s in of] for g, of in by_game.items() if g in ends
     }
@@ -248,7 +251,7 @@ Cells = Sequence[object]
 
 
 def print_scores(result: Row) -> None:
-    """Print the result of `compare_runs` or `list_published`."""
+    """Print the result of `compare_runs` or `list_published` as tables."""
     console = default_console()
     if "columns" in result:
         names = ("column", "protocol", "baselines", "games", *STATISTICS)
@@ -269,7 +272,7 @@ def print_scores(result: Row) -> None:
 
 
 def print_tasks(result: Row) -> None:
-    """Print the result of `evaluate` with several tasks: a row per task beside published scores, and aggregates."""
+    """Print the result of `evaluate` for several tasks: a row for each task beside published scores, and aggregates."""
     console, protocol = default_console(), result["protocol"]
     base = _baselines(protocol)
     ends = baseline_scores(base)
@@ -321,7 +324,7 @@ def _game_cells(row: Row) -> Cells:
 
 
 def _between(interval: Sequence[float | None] | None, n: int) -> str | None:
-    """Return the table cell of an interval of n values; if the interval is the values' range, `(range)` is added."""
+    """Return the table cell of an interval of n values. If the interval is the range of the values, add `(range)`."""
     if interval is None or None in interval:
         return None
     name = interval_name(n)

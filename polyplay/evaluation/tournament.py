@@ -1,4 +1,4 @@
-"""Round-robin tournaments: payoffs and Elo ratings.
+"""Play round-robin tournaments (each pair of players meets), and compute payoffs and Elo ratings.
 
 Each pair of players plays half of its matches on each side.
 """
@@ -31,12 +31,15 @@ WIDTH = NormalDist().inv_cdf(0.975)  # half an interval's width, in standard err
 
 
 def rate(names: Sequence[str], points: np.ndarray, anchor: str, prior: float = 1.0) -> list[Row]:
-    """Return ratings in the order of `names`: `elo`, its interval from `low` to `high`, and the number of `games`. The
-    anchor's `elo` is exactly 0. Games must connect every player to the anchor.
+    """Compute Elo ratings from the points of matches. Return a dict for each player, in the order of `names`: its
+    rating `elo`, the rating's interval from `low` to `high`, and the number of `games`. The `elo` of the player
+    `anchor` is exactly 0. Games must connect every player to the anchor.
 
-    points [n, n]: total points of the row's player against the column's player: wins + draws / 2. The ratings maximize
-    the likelihood, with P(i beats j) = 1 / (1 + 10^((j - i) / 400)). prior: drawn games added for each pair that met;
-    with 0, a player that won or lost all games has no finite rating. Intervals: 95 %, from the likelihood's curvature.
+    points: [n, n], total points (wins + draws / 2) of the row's player against the column's player.
+    prior: drawn games added for each pair that met. With 0, a player that won or lost all games has no finite rating.
+
+    The ratings maximize the likelihood, with P(i beats j) = 1 / (1 + 10^((j - i) / 400)). The 95 % intervals come from
+    the curvature of the likelihood.
     """
     games, errors = points + points.T, np.zeros(len(names))
     free = [i for i, name in enumerate(names) if name != anchor]
@@ -50,7 +53,7 @@ def rate(names: Sequence[str], points: np.ndarray, anchor: str, prior: float = 1
 
 
 def _fit(scored: np.ndarray, free: list[int]) -> tuple[np.ndarray, np.ndarray]:
-    """Return (maximum-likelihood log odds, 0 for players not in `free`; information matrix of players in `free`)."""
+    """Return maximum-likelihood log odds (0 for players not in `free`), and the information matrix of the others."""
     strengths, games = np.zeros(len(scored)), scored + scored.T
     for _ in range(STEPS):
         chance = 1 / (1 + np.exp(strengths[None] - strengths[:, None]))
@@ -92,8 +95,9 @@ Entrant = tuple[str, RunAgent | None]  # name, and agent of a run; None: the opp
 
 
 def find_entrants(names: Sequence[str], options: TournamentOptions) -> list[Entrant]:
-    """Return the players that the names mean, and the anchor. Raises UserError: fewer than two players, a player twice,
-    an unknown anchor, or no run (a run determines the game).
+    """Return the players that the names mean, and the anchor (player whose Elo is 0). Raises UserError if there are
+    fewer than two players, a player is named twice, the anchor is unknown, or no player is a run (a run determines the
+    game).
     """
     given = [*names, *([options.anchor] if options.anchor and options.anchor not in names else [])]
     found = list[Entrant]()
@@ -114,7 +118,7 @@ def find_entrants(names: Sequence[str], options: TournamentOptions) -> list[Entr
 
 
 def play_tournament(names: Sequence[str], options: TournamentOptions, report: Report = lambda line: None) -> Row:
-    """Play a tournament; return ratings, and the points per match of each pair. Raises UserError."""
+    """Play a tournament. Return the ratings, and the points per match of each pair of players. Raises UserError."""
     from polyplay.evaluation.gtp import programs_running
     from polyplay.evaluation.matches import open_matches
 

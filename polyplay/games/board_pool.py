@@ -1,11 +1,11 @@
-"""Board games as environments, `game:NAME`. Each lane (parallel environment) has one player; the environment plays the
+"""Board games as environments, `game:NAME`. Each lane (parallel environment) has one player. The environment plays the
 opponent.
 
-Opponents by name: `random`; `mcts:N`, tree search with N simulations (UCT, Kocsis and Szepesvári 2006); `perfect`, for
-connect four only.
+These opponents can be named: `random`; `mcts:N`, a tree search with N simulations (UCT, Kocsis and Szepesvári 2006);
+and for connect four only `perfect`.
 
-A random stream is the state of SplitMix64 (Steele et al. 2014), uint64 [1]. Each draw changes the state in place, so a
-saved state continues the stream exactly.
+A random stream is the state of a SplitMix64 generator (Steele et al. 2014), uint64 [1]. Each draw changes the state in
+place, so a saved state continues the stream exactly.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ Nodes = namedtuple("Nodes", "child visits values results path moves")
 
 @compiled
 def integer_below(random: np.ndarray, limit: int) -> int:
-    """Draw an integer uniformly from [0, limit), limit < 2³¹, by the random stream `random`, uint64 [1]."""
+    """Draw an integer uniformly from [0, limit), limit < 2³¹. random: the random stream, uint64 [1]."""
     random[0] += SPLITMIX
     return int(((bits(random[0], np.uint64(0)) >> _32) * np.uint64(limit)) >> _32)
 
@@ -59,7 +59,7 @@ def random_move(game: np.ndarray, record: np.ndarray, moves: np.ndarray, random:
 
 @compiled
 def _roll_out(game: np.ndarray, record: np.ndarray, moves: np.ndarray, random: np.ndarray) -> float:
-    """Play random moves to the end, in place; return 1 if the present player to move wins, 0 if not, 0.5 if drawn."""
+    """Play random moves to the end, in place. Return 1 if the present player to move wins, 0 if not, 0.5 if drawn."""
     first, own, result = record[0], record[0], GOES_ON
     while result == GOES_ON:
         own = record[0]
@@ -69,7 +69,7 @@ def _roll_out(game: np.ndarray, record: np.ndarray, moves: np.ndarray, random: n
 
 @compiled
 def _choose(tree: Nodes, node: int, n: int, random: np.ndarray) -> int:
-    """Return a random untried move of tree.moves[:n]; if all were tried, the one of greatest upper confidence bound."""
+    """Return a random untried move of tree.moves[:n], or else the move of greatest upper confidence bound."""
     child, moves, untried = tree.child[node], tree.moves, 0
     for i in range(n):
         if child[moves[i]] < 0:
@@ -88,7 +88,7 @@ def _choose(tree: Nodes, node: int, n: int, random: np.ndarray) -> int:
 
 @compiled
 def _simulate(game: np.ndarray, record: np.ndarray, tree: Nodes, random: np.ndarray, new: int) -> bool:
-    """Run one simulation, which adds at most one node, with number `new`; return whether the node was added."""
+    """Run one simulation, which adds at most one node, with number `new`. Return whether the node was added."""
     node, depth, made = 0, 1, False
     while tree.results[node] == GOES_ON and not made:
         action = _choose(tree, node, legal(game, record, tree.moves), random)
@@ -112,7 +112,7 @@ def _simulate(game: np.ndarray, record: np.ndarray, tree: Nodes, random: np.ndar
 
 @compiled
 def mcts(game: np.ndarray, record: np.ndarray, simulations: int, actions: int, random: np.ndarray) -> np.ndarray:
-    """Search an unfinished position by `simulations`; return the visits of each action at the root, int64 [actions]."""
+    """Search an unfinished position. Return the visits of each action at the root, int64 [actions]."""
     nodes, used, scratch = simulations + 1, 1, record.copy()
     child, visits, values = np.full((nodes, actions), -1, np.int32), np.zeros(nodes), np.zeros(nodes)
     path, moves = np.zeros(nodes + 1, np.int32), np.zeros(actions, np.int16)
@@ -129,7 +129,7 @@ def mcts(game: np.ndarray, record: np.ndarray, simulations: int, actions: int, r
 
 @compiled
 def most_visited(visits: np.ndarray, random: np.ndarray) -> int:
-    """Return the most visited action; ties are broken at random."""
+    """Return the most visited action. If several have the same visits, choose one at random."""
     top, ties, chosen = visits.max(), 0, 0
     for action in range(visits.size):
         if visits[action] == top:
@@ -145,8 +145,11 @@ Opponent = Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]
 
 
 def opponent(name: str, game: Game, given: str = "", more: str = "") -> Opponent:
-    """Return the opponent called `name`, a function that advances the random streams of the lanes it plays. given: text
-    before the name in errors; more: further names to list in errors. Raises UserError: the name is wrong.
+    """Return the opponent called `name`, as a function that chooses moves and advances the lanes' random streams.
+    Raises UserError if the name is wrong.
+
+    given: text before the name in error messages.
+    more: further names to list in error messages.
     """
     given = given or f"game:{game.name}: opponent="
     if name == "perfect":
@@ -177,7 +180,7 @@ def unsolved(game: Game) -> str:
 
 
 class Solver:
-    """Perfect play of connect four from unfinished positions, by the package bitbully with its opening book. Threads
+    """Perfect player of connect four from unfinished positions, by the package bitbully with its opening book. Threads
     may share a solver.
     """
 
@@ -187,8 +190,8 @@ class Solver:
         self._board, self._solver, self._lock = bitbully.Board, bitbully.BitBully(), threading.Lock()
 
     def scores(self, record: np.ndarray) -> dict[int, int]:
-        """Return the score of each legal move for the player to move: above 0 for a win (higher if sooner), 0 for a
-        draw, below 0 for a loss (higher if later).
+        """Return the score of each legal move for the player to move. A win has a score above 0, higher if it comes
+        sooner. A draw has 0. A loss has a score below 0, higher if it comes later.
         """
         with self._lock:
             return dict(sorted(self._solver.score_all_moves(self._position(record)).items()))
@@ -208,7 +211,9 @@ def solver() -> Solver:
 
 
 def _perfect_moves(records: np.ndarray, random: np.ndarray, at: np.ndarray) -> np.ndarray:
-    """Return a move for each lane in `at`: the soonest win, else a draw, else the latest loss; ties are random."""
+    """Return a move for each lane in `at`: the soonest win, else a draw, else the latest loss. If several moves are
+    equal, one is drawn at random.
+    """
     out = np.empty(at.size, np.int64)
     for i, lane in enumerate(at.tolist()):
         scores = solver().scores(records[lane])
@@ -221,7 +226,7 @@ def _perfect_moves(records: np.ndarray, random: np.ndarray, at: np.ndarray) -> n
 def _moves(
     game: np.ndarray, records: np.ndarray, random: np.ndarray, at: np.ndarray, actions: int, simulations: int
 ) -> np.ndarray:
-    """Return a move for each lane in `at`, from a search by `simulations`; with 0 simulations, a random move."""
+    """Return a move for each lane in `at`, from a search by `simulations`. With 0 simulations, return random moves."""
     out, room = np.empty(at.size, np.int64), np.empty(actions, np.int16)
     for i in range(at.size):
         record, stream = records[at[i]], random[at[i] : at[i] + 1]
@@ -236,7 +241,7 @@ PREFIX, RANDOM = "game:", "random"
 
 
 def of(envs: Envs) -> tuple[Game, str, Opponent]:
-    """Return (game, name of the opponent, opponent) of game:NAME+opponent=WHO. Raises UserError: a part is wrong."""
+    """Return (game, opponent's name, opponent) of game:NAME+opponent=WHO. Raises UserError if a part is wrong."""
     words = envs.title.removeprefix(PREFIX).split("+")
     own = [word for word in words if word.startswith("opponent")]
     board = game("+".join([word for word in words if word not in own]))
@@ -252,7 +257,7 @@ def of(envs: Envs) -> tuple[Game, str, Opponent]:
 
 
 def board_of(envs: Envs) -> Game:
-    """Return the board game that `envs` names. Raises UserError: `envs` names another environment."""
+    """Return the board game that `envs` names. Raises UserError if it names another environment."""
     if not envs.title.startswith(PREFIX):
         allowed = ", ".join(PREFIX + name for name in GAMES)
         raise UserError(f"--env {envs.title}: must be a board game, whose rules are known: {allowed}")
@@ -260,7 +265,7 @@ def board_of(envs: Envs) -> Game:
 
 
 def describe(envs: Envs) -> EnvSpec:
-    """Return the EnvSpec of a board game. Raises UserError: the name, an option or a user's rules are wrong."""
+    """Return the EnvSpec of a board game. Raises UserError if the name, an option or a user's rules are wrong."""
     board, who, _ = of(envs)
     board.verify()
     obs, action = Field(board.planes, "float32"), Discrete(board.actions)
@@ -270,10 +275,11 @@ def describe(envs: Envs) -> EnvSpec:
 
 
 class BoardPool(ArrayPool):
-    """A pool of lanes that each play a board game against an opponent. Lanes step in send(), in the caller's thread.
+    """Pool of lanes (parallel environments) that each play a board game against an opponent. Lanes step in send(), in
+    the caller's thread.
 
-    The player of a lane moves first in every other game, beginning with the first game in lanes with even numbers.
-    Observations show the board from the player's side, even after the game's end.
+    The player of a lane moves first in every other game. In lanes with even numbers, this begins with the first game.
+    Observations show the board from the player's side, even after the end of a game.
     """
 
     def __init__(self, envs: Envs, seed: int, lane: int):
@@ -293,7 +299,7 @@ class BoardPool(ArrayPool):
         self._begin(numbers[over])
 
     def _play(self, at: np.ndarray, actions: np.ndarray) -> None:
-        """Make the players' moves and the opponents' replies in lanes `at`. Raises ValueError: a move is illegal."""
+        """Make the players' moves in lanes `at`, then the opponents' replies. Raises ValueError for an illegal move."""
         illegal = np.flatnonzero(~self._rows["mask"][at, actions])
         if illegal.size:
             sent = f"lane {at[illegal[0]]} was sent the illegal move {actions[illegal[0]]}"
@@ -307,7 +313,7 @@ class BoardPool(ArrayPool):
         self._write(at, {"reward": reward, "terminated": over, "truncated": False, "first": False, "over": over})
 
     def _begin(self, at: np.ndarray) -> None:
-        """Start new games in lanes `at` with sides swapped; where the opponent moves first, make that move too."""
+        """Start new games in lanes `at` with sides swapped. Where the opponent moves first, make that move too."""
         self._side[at] ^= 1
         self._records[at] = self._start
         second = at[self._side[at] == 1]
@@ -316,7 +322,7 @@ class BoardPool(ArrayPool):
         self._write(at, first_row(self._rows))
 
     def _answer(self, at: np.ndarray) -> np.ndarray:
-        """Make the opponents' moves in lanes `at`; return the moves' results, int8 [n]."""
+        """Make the opponents' moves in lanes `at`. Return the results of the moves, int8 [n]."""
         return self._board.play_all(self._records, at, self._opponent(self._records, self._random, at))
 
     def _write(self, at: np.ndarray, row: Batch) -> None:

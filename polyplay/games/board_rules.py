@@ -1,8 +1,8 @@
-"""Rules of board games as compiled functions on records of positions (see games/records.py). The rules of k in a row
-and Othello are defined here.
+"""Rules of board games as compiled functions. They work on records of positions (see games/records.py). The rules of k
+in a row and of Othello are defined here.
 
-In Othello, a player who can flip no disc must pass; a pass counts as a move. The game ends when neither player can flip
-a disc. `record[OWN]` is 1 if the player to move must pass.
+In Othello, a player who can flip no disc must pass, and a pass counts as a move. The game ends when neither player can
+flip a disc. `record[OWN]` is 1 if the player to move must pass.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ K, GRAVITY = range(3, 5)  # indices into `Game.numbers`
 
 @compiled
 def row_legal(game: np.ndarray, record: np.ndarray, out: np.ndarray) -> int:
-    """Write the legal actions in ascending order into out, int16 [actions]; return their number."""
+    """Write the legal actions in ascending order into out, int16 [actions]. Return the number of legal actions."""
     cells = game[COLUMNS] if game[GRAVITY] else game[ROWS] * game[COLUMNS]  # with gravity, check the top row only
     n = 0
     for action in range(cells):
@@ -33,7 +33,7 @@ def row_legal(game: np.ndarray, record: np.ndarray, out: np.ndarray) -> int:
 
 @compiled
 def row_play(game: np.ndarray, record: np.ndarray, action: int) -> int:
-    """Make a legal move in a record, in place; return the move's result: GOES_ON, WON or DRAWN."""
+    """Make a legal move in a record, in place. Return the result of the move: GOES_ON, WON or DRAWN."""
     columns = game[COLUMNS]
     row, column = (game[ROWS] - 1, action) if game[GRAVITY] else (action // columns, action % columns)
     while record[CELLS + row * columns + column] != 0:  # with gravity, find the lowest empty cell
@@ -48,7 +48,7 @@ def row_play(game: np.ndarray, record: np.ndarray, action: int) -> int:
 
 @compiled
 def _in_line(game: np.ndarray, record: np.ndarray, row: int, column: int, own: int) -> bool:
-    """Tell whether a line through the cell (row, column) has k adjacent stones of color `own`, which is 1 or 2."""
+    """Tell whether at least k adjacent stones of color `own` (1 or 2) lie on a line through the cell (row, column)."""
     for down, right in ((0, 1), (1, 0), (1, 1), (1, -1)):
         n = 1 + _run(game, record, row, column, down, right, own) + _run(game, record, row, column, -down, -right, own)
         if n >= game[K]:
@@ -58,7 +58,7 @@ def _in_line(game: np.ndarray, record: np.ndarray, row: int, column: int, own: i
 
 @compiled
 def _run(game: np.ndarray, record: np.ndarray, row: int, column: int, down: int, right: int, own: int) -> int:
-    """Count consecutive stones of color `own` from a cell in the direction (down, right), without the cell."""
+    """Count consecutive stones of color `own` in the direction (down, right) from a cell, without the cell itself."""
     rows, columns = game[ROWS], game[COLUMNS]
     n, r, c = 0, row + down, column + right
     while 0 <= r < rows and 0 <= c < columns and record[CELLS + r * columns + c] == own:
@@ -68,8 +68,8 @@ def _run(game: np.ndarray, record: np.ndarray, row: int, column: int, down: int,
 
 @compiled
 def row_planes(game: np.ndarray, record: np.ndarray, out: np.ndarray) -> None:
-    """Write the network's input into out [3, rows, columns]: the stones of the player to move, the opponent's stones,
-    and a plane of 1 if the first player is to move, else of 0.
+    """Write the network's input into out [3, rows, columns]. The planes show the stones of the player to move, the
+    opponent's stones, and 1 everywhere if the first player is to move, else 0.
     """
     own, columns = record[0] + 1, game[COLUMNS]
     first = 1 if record[0] == 0 else 0
@@ -122,7 +122,9 @@ def _can_move(game: np.ndarray, record: np.ndarray, own: int) -> bool:
 
 @compiled
 def othello_legal(game: np.ndarray, record: np.ndarray, out: np.ndarray) -> int:
-    """Write the legal actions (a pass only if forced), ascending, into out, int16 [actions]; return their number."""
+    """Write the legal actions in ascending order into out, int16 [actions]. Return their number. A pass is legal only
+    if no other move is.
+    """
     rows, columns, count = game[ROWS], game[COLUMNS], 0
     if record[OWN]:
         out[0] = rows * columns
@@ -136,7 +138,7 @@ def othello_legal(game: np.ndarray, record: np.ndarray, out: np.ndarray) -> int:
 
 @compiled
 def othello_play(game: np.ndarray, record: np.ndarray, action: int) -> int:
-    """Make a legal move in a record, in place; return GOES_ON, or WON, DRAWN or LOST for the player who moved."""
+    """Make a legal move in a record, in place. Return GOES_ON, or WON, DRAWN or LOST for the player who moved."""
     rows, columns, own = game[ROWS], game[COLUMNS], record[0] + 1
     if action < rows * columns:
         for down in range(-1, 2):
@@ -159,7 +161,7 @@ def othello_play(game: np.ndarray, record: np.ndarray, action: int) -> int:
 
 @compiled
 def note_passes(game: np.ndarray, records: np.ndarray) -> None:
-    """Set `record[OWN]` of each record: 1 if the player to move must pass, else 0."""
+    """Set `record[OWN]` of each record to 1 if the player to move must pass, else to 0."""
     for record in records:
         record[OWN] = not _can_move(game, record, record[0] + 1)
 
@@ -189,7 +191,7 @@ failure = Failure()
 
 
 class RulesFailed(UserError):
-    """Error that compiled code raises when a call of a game's rules failed. The message says why."""
+    """Error that compiled code raises when a call of a game's rules has failed. The message says why."""
 
     def __init__(self) -> None:
         super().__init__(failure.text)
@@ -197,7 +199,9 @@ class RulesFailed(UserError):
 
 @compiled
 def call_rules(game: np.ndarray, which: int, record: np.ndarray, word: int) -> int:
-    """Call rule `which`: LEGAL, PLAY or PLANES. word: an action or the output's address. Raises RulesFailed."""
+    """Call rule number `which`: LEGAL, PLAY or PLANES. word: an action, or the address of the output. Raises
+    RulesFailed.
+    """
     answer = np.array([FAILED], np.int64)
     at = np.int64(record.ctypes.data) + CELLS
     call_address(game[which], (at, np.int64(word), np.int64(answer.ctypes.data)))
@@ -209,7 +213,7 @@ def call_rules(game: np.ndarray, which: int, record: np.ndarray, word: int) -> i
 
 @compiled
 def write_legal(found: np.ndarray, out: np.ndarray) -> int:
-    """Sort the actions `found`, int64 [n], into out, int16 [actions]; return n, or a negative number for an error."""
+    """Sort the actions `found`, int64 [n], into out, int16 [actions]. Return n, or a negative number for an error."""
     if found.size == 0:
         return NO_MOVES
     if found.size > out.size:
@@ -226,7 +230,7 @@ def write_legal(found: np.ndarray, out: np.ndarray) -> int:
 
 @compiled
 def own_play(game: np.ndarray, record: np.ndarray, action: int) -> int:
-    """Make a legal move in a record, in place; return GOES_ON, or WON, DRAWN or LOST for the player who moved."""
+    """Make a legal move in a record, in place. Return GOES_ON, or WON, DRAWN or LOST for the player who moved."""
     result = call_rules(game, PLAY, record, action)
     pass_turn(record)
     return DRAWN if result == GOES_ON and ply(record) >= game[LONGEST] else result
@@ -254,7 +258,7 @@ def start(game: np.ndarray, record: np.ndarray) -> None:
 
 @compiled
 def legal(game: np.ndarray, record: np.ndarray, out: np.ndarray) -> int:
-    """Write the legal actions in ascending order into out, int16 [actions]; return their number."""
+    """Write the legal actions in ascending order into out, int16 [actions]. Return the number of legal actions."""
     if game[KIND] == records.GO:
         return go.legal(game, record, out)
     if game[KIND] == records.OTHELLO:
@@ -266,7 +270,7 @@ def legal(game: np.ndarray, record: np.ndarray, out: np.ndarray) -> int:
 
 @compiled
 def play(game: np.ndarray, record: np.ndarray, action: int) -> int:
-    """Make a legal move in a record, in place; return GOES_ON, or WON, DRAWN or LOST for the player who moved."""
+    """Make a legal move in a record, in place. Return GOES_ON, or WON, DRAWN or LOST for the player who moved."""
     if game[KIND] == records.GO:
         return go.play(game, record, np.int64(action))
     if game[KIND] == records.OTHELLO:
@@ -278,8 +282,8 @@ def play(game: np.ndarray, record: np.ndarray, action: int) -> int:
 
 @compiled
 def write_planes(game: np.ndarray, record: np.ndarray, out: np.ndarray) -> None:
-    """Write the network's input into out [planes, rows, columns]. Go and users' games have their own planes; others use
-    those of `row_planes`.
+    """Write the network's input into out [planes, rows, columns]. Go and users' games have planes of a special kind.
+    All other games use the planes of `row_planes`.
     """
     if game[KIND] == records.GO:
         go.write_planes(game, record, out)
@@ -291,7 +295,9 @@ def write_planes(game: np.ndarray, record: np.ndarray, out: np.ndarray) -> None:
 
 @compiled
 def play_all(game: np.ndarray, records: np.ndarray, at: np.ndarray, actions: np.ndarray) -> np.ndarray:
-    """Make legal move actions[i] in records[at[i]], in place, for each i; return the moves' results, int8 [n]."""
+    """For each i, make the legal move actions[i] in records[at[i]], in place. Return the results of the moves, int8
+    [n].
+    """
     out = np.empty(at.size, np.int8)
     for i in range(at.size):
         out[i] = play(game, records[at[i]], actions[i])
@@ -308,7 +314,9 @@ def show_all(
     mask: np.ndarray,
     over: np.ndarray,
 ) -> None:
-    """Write the planes and masks that players `side` see in lanes `at`; where a game is over, all moves are legal."""
+    """Write planes and masks for lanes `at`, as the players `side` see them. If a game is over, its mask allows all
+    moves.
+    """
     moves = np.empty(mask.shape[1], np.int16)
     for i in range(at.size):
         lane = at[i]
@@ -325,6 +333,6 @@ def show_all(
 
 @compiled
 def show(game: np.ndarray, records: np.ndarray, planes: np.ndarray) -> None:
-    """Write the network's input for positions [n, record], as the players to move see them, into planes [n, …]."""
+    """Write the network's input for positions [n, record] into planes [n, …], as the players to move see them."""
     for i in range(len(records)):
         write_planes(game, records[i], planes[i])

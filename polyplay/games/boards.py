@@ -1,4 +1,4 @@
-"""Descriptions of board games: sizes, symmetries, names of moves, drawings of boards. Rules are in board_rules."""
+"""Descriptions of board games: sizes, symmetries, names of moves, drawings. The rules are in board_rules."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ Symmetry = tuple[np.ndarray, np.ndarray]  # (cells, actions): cell i moves to ce
 
 
 def board_symmetries(rows: int, columns: int, actions: int) -> tuple[Symmetry, ...]:
-    """Return a board's rotations and reflections, the identity first. Action i is a move at cell i; further actions,
-    such as a pass, stay unchanged.
+    """Return a board's rotations and reflections, beginning with the identity. Action i is a move at cell i. Further
+    actions, such as a pass, are not changed.
     """
     board, found = np.arange(rows * columns).reshape(rows, columns), dict[bytes, Symmetry]()
     for image in (np.rot90(side, n) for side in (board, board[:, ::-1]) for n in range(4)):
@@ -41,7 +41,9 @@ def board_symmetries(rows: int, columns: int, actions: int) -> tuple[Symmetry, .
 
 @dataclass(frozen=True)
 class Game(ABC):
-    """A board game. By default action i is a move at cell i; games with passes have one more action, the pass."""
+    """Board game of two players. By default, action i is a move at cell i. A game with passes has one more action,
+    which is the pass.
+    """
 
     name: str
     rows: int
@@ -59,7 +61,7 @@ class Game(ABC):
     @property
     @abstractmethod
     def numbers(self) -> np.ndarray:
-        """Parameters for compiled code, int64 [8]: kind of game, rows, columns, then parameters of that kind."""
+        """Parameters for compiled code, int64 [8]: kind of game, rows, columns, and parameters of that kind."""
 
     @property
     def cells(self) -> int:
@@ -86,7 +88,7 @@ class Game(ABC):
 
     @cached_property
     def symmetries(self) -> tuple[Symmetry, ...]:
-        """Rotations and reflections of the board, as permutations of cells and of actions; the identity first."""
+        """Rotations and reflections of the board, as permutations of cells and of actions. The identity is first."""
         return board_symmetries(self.rows, self.columns, self.actions)
 
     @property
@@ -95,7 +97,7 @@ class Game(ABC):
         return ""
 
     def verify(self) -> None:  # noqa: B027 - built-in games have tests
-        """Check the rules of a user's game; built-in games need no check. Raises UserError: a rule is broken."""
+        """Check the rules of a user's game. Built-in games need no check. Raises UserError if a rule is broken."""
 
     @property
     def title(self) -> str:
@@ -114,15 +116,17 @@ class Game(ABC):
         return room[: board_rules.legal(self.numbers, record, room)].tolist()
 
     def play(self, record: np.ndarray, action: int) -> int:
-        """Make a legal move in a record, in place; return GOES_ON, or WON, DRAWN or LOST for the player who moved."""
+        """Make a legal move in a record, in place. Return GOES_ON, or WON, DRAWN or LOST for the player who moved."""
         return board_rules.play(self.numbers, record, action)
 
     def play_all(self, records: np.ndarray, at: np.ndarray, actions: np.ndarray) -> np.ndarray:
-        """Make legal move actions[i] in records[at[i]], in place, for each i; return the moves' results, int8 [n]."""
+        """For each i, make the legal move actions[i] in records[at[i]], in place. Return the results, int8 [n]."""
         return board_rules.play_all(self.numbers, records, at, actions)
 
     def shown(self, records: np.ndarray) -> np.ndarray:
-        """Return planes float32 [n, C, rows, columns] of positions int8 [n, record], seen by the players to move."""
+        """Return the planes (network input) of positions int8 [n, record], as the players to move see them. The planes
+        are float32 [n, C, rows, columns].
+        """
         planes = np.zeros((len(records), *self.planes), np.float32)
         board_rules.show(self.numbers, records, planes)
         return planes
@@ -139,7 +143,9 @@ class Game(ABC):
     def remember(  # noqa: B027 - in most games, planes show the whole position
         self, records: np.ndarray, planes: np.ndarray, at: np.ndarray, over: np.ndarray
     ) -> None:
-        """Remember, for `records`, the positions that the planes of lanes `at` show; if `over`, the initial one."""
+        """Remember the positions that the planes of lanes (parallel environments) `at` show, so that `records` can find
+        them. If a game is over in a lane, its initial position is remembered.
+        """
 
     def margin(self, record: np.ndarray) -> float | None:
         """Return the number of points by which a finished game was won, or None if points do not decide the game."""
@@ -172,8 +178,10 @@ class Game(ABC):
 
 @dataclass(frozen=True)
 class KInARow(Game):
-    """A game in which k stones of one player in a line win. With gravity, an action is a column, and the stone falls
-    into the column's lowest empty cell; otherwise, an action is a cell.
+    """Game in which k stones of one player in a line win.
+
+    Without gravity, an action is a cell. With gravity, an action is a column, and the stone falls into its lowest empty
+    cell.
     """
 
     k: int
@@ -191,7 +199,7 @@ class KInARow(Game):
 
     @cached_property
     def symmetries(self) -> tuple[Symmetry, ...]:
-        """With gravity, the identity and the mirror image; otherwise all rotations and reflections of the board."""
+        """With gravity, the identity and the mirror image. Otherwise, all rotations and reflections of the board."""
         if not self.gravity:
             return super().symmetries
         board = np.arange(self.cells).reshape(self.rows, self.columns)
@@ -203,13 +211,13 @@ class KInARow(Game):
         return self.name.replace("_", " ") if self.name in GAMES else sizes
 
     def move_name(self, action: int) -> str:
-        """Return the letter of a column if there is gravity, else the name of a cell."""
+        """Return the letter of the column if there is gravity. Otherwise, return the name of the cell."""
         return self.letters[int(action)] if self.gravity else super().move_name(action)
 
 
 @dataclass(frozen=True)
 class Go(Game):
-    """Go with area scoring (Tromp and Taylor). The second player gets extra points, the komi."""
+    """Game of Go with area scoring (Tromp and Taylor). The second player gets extra points, called komi."""
 
     halves: int  # komi (points for the second player) in half points
     ko: int = go.POSITIONAL
@@ -239,7 +247,7 @@ class Go(Game):
         return records
 
     def action_of(self, vertex: str) -> int | None:
-        """Return the action called `vertex`, such as D4 or pass, in any letter case, or None if no action matches."""
+        """Return the action called `vertex`, such as D4 or pass, in any letter case. Return None if there is none."""
         if vertex.lower() == "pass":
             return self.cells
         column, row = self.letters.find(vertex[:1].upper()), vertex[1:]
@@ -251,7 +259,7 @@ class Go(Game):
         return abs(self.area(record) - self.halves / 2)
 
     def area(self, record: np.ndarray) -> int:
-        """Return the first player's area minus the second's."""
+        """Return the area of the first player minus the area of the second."""
         return go.area(self.numbers, record)
 
     def owners(self, record: np.ndarray) -> np.ndarray:
@@ -261,13 +269,13 @@ class Go(Game):
         return out
 
     def hashes(self, record: np.ndarray) -> np.ndarray:
-        """Return hashes of the positions so far by ply, uint64 [longest], as a view of the record."""
+        """Return hashes of the game's positions so far, by ply, uint64 [longest]. They are a view of the record."""
         return record[self._hashes :].view(np.uint64)
 
 
 @dataclass(frozen=True)
 class Othello(Game):
-    """Othello. A player who can flip no disc must pass; the game ends when neither player can flip a disc."""
+    """Game of Othello. A player who can flip no disc must pass. The game ends when neither player can flip a disc."""
 
     passes = True
     counted = True
@@ -285,7 +293,7 @@ class Othello(Game):
 
 
 def go_board(name: str, size: int, komi: float, ko: str, suicide: bool) -> Go:
-    """Return Go with these options. Raises UserError: an option has a wrong value."""
+    """Return a game of Go with these options. Raises UserError if an option has a wrong value."""
     need(3 <= size <= go.LARGEST, f"game:{name}: size must be from 3 to {go.LARGEST}, got {size}")
     points = abs(komi) <= size**2 and komi * 2 == int(komi * 2)
     need(points, f"game:{name}: komi must be in whole or half points up to {size**2}, got {komi:g}")
@@ -294,7 +302,7 @@ def go_board(name: str, size: int, komi: float, ko: str, suicide: bool) -> Go:
 
 
 def othello_board(name: str, size: int) -> Othello:
-    """Return Othello on a board of size × size cells. Raises UserError: the size is wrong."""
+    """Return a game of Othello on a board of size × size cells. Raises UserError if the size is wrong."""
     even = size % 2 == 0 and 4 <= size <= LARGEST
     need(even, f"game:{name}: size must be an even number from 4 to {LARGEST}, got {size}")
     return Othello(name, size, size)
@@ -315,8 +323,9 @@ OPTIONS: dict[str, dict[str, Any]] = {
 
 
 def game(name: str) -> Game:
-    """Return the game called `name`: one of GAMES, connect:ROWSxCOLUMNSxK, one of OPTIONS with options (go+size=9),
-    spiel:NAME or module:Class. Raises UserError: no game has the name, or an option is wrong.
+    """Return the game called `name`. Raises UserError if no game has this name, or an option is wrong.
+
+    A name is one of GAMES, connect:ROWSxCOLUMNSxK, one of OPTIONS with options (go+size=9), spiel:NAME or module:Class.
     """
     if name.startswith("spiel:") or NAMED.fullmatch(name):
         from polyplay.games.own_game import OwnGame

@@ -1,8 +1,8 @@
 """Capture the flag as an environment, and scripted players (bots) in three roles and at five levels.
 
-A bot's action depends only on the match's state, the bot's seat, and random numbers hashed from both, so a bot needs no
-memory. Bots walk along shortest paths, turn to an opponent that they notice, and tag when they expect a hit. How well a
-bot does this depends on its level, see SKILLS.
+A bot needs no memory: its action depends only on the match's state, the bot's seat (player number), and random numbers
+hashed from both. Bots walk along shortest paths, turn to an opponent that they notice, and tag when they expect a hit.
+How well a bot does this depends on its level, see SKILLS.
 """
 
 from __future__ import annotations
@@ -32,7 +32,9 @@ HELD_OUT = np.uint64(1 << 63)  # bit that is set in the keys of held-out maps on
 
 @dataclass(frozen=True)
 class CaptureTheFlag(World, Toy):
-    """Capture the flag. A match is terminated after `length` steps. World has the options."""
+    """Capture the flag, a game of two teams. A match is terminated after `length` steps. The options are those of
+    World.
+    """
 
     events = EVENTS
     team_reward = True
@@ -120,7 +122,7 @@ Floods = namedtuple("Floods", "moves order held")
 
 @compiled
 def _draw(s: FlagMatches, m: int, p: int, block: int, n: int) -> float:
-    """Return random number n, uniform in [0, 1), of a seat in a block: a hash that depends on spawns and score too."""
+    """Return random number n of a seat in a block, uniform in [0, 1). It is a hash that includes spawns and score."""
     key = np.uint64(s.score[m, 0] * 1024 + s.score[m, 1])
     for q in range(s.spawn.shape[1]):
         cell = np.uint64(int(s.spawn[m, q, 1]) * s.grid.shape[1] + int(s.spawn[m, q, 0]))
@@ -131,7 +133,7 @@ def _draw(s: FlagMatches, m: int, p: int, block: int, n: int) -> float:
 
 @compiled
 def _lead_to(s: FlagMatches, m: int, x: float, y: float, floods: Floods) -> None:
-    """Compute the shortest paths to a point's cell by a flood, unless the last flood began in the same cell."""
+    """Compute the shortest paths to a point's cell by a flood. If the last flood began in the same cell, reuse it."""
     N = s.grid.shape[1]
     cell = int(y) * N + int(x)
     if floods.held[0] != m or floods.held[1] != cell:
@@ -147,7 +149,7 @@ def _sees(s: FlagMatches, m: int, p: int, x: float, y: float) -> bool:
 
 @compiled
 def _opponent(s: FlagMatches, m: int, p: int) -> int:
-    """Return the opponent that seat p sees: a flag carrier if possible, else the nearest; -1 if no opponent is seen."""
+    """Return the opponent that seat p sees: a flag carrier if possible, else the nearest. Return -1 if it sees none."""
     P, best, nearest = s.at.shape[1], -1, 0.0
     first = P // 2 if p < P // 2 else 0
     for q in range(first, first + P // 2):
@@ -189,7 +191,7 @@ def _half_way(s: FlagMatches, m: int, own: int, floods: Floods) -> Point:
 
 @compiled
 def _goal(s: FlagMatches, m: int, p: int, role: int, floods: Floods) -> Point:
-    """Return the point to which seat p walks, by its role and the states of the flags."""
+    """Return the point to which seat p walks. It depends on the seat's role and the states of the flags."""
     P = s.at.shape[1]
     own, half = (0, 0) if p < P // 2 else (1, P // 2)
     away, theirs = s.flag[m, own] != rules.HOME, s.carrier[m, 1 - own]
@@ -210,7 +212,7 @@ def _goal(s: FlagMatches, m: int, p: int, role: int, floods: Floods) -> Point:
 
 @compiled
 def _turned(yaw: int, turn: int) -> int:
-    """Return a heading after a turn by less than a circle, much faster than by a remainder."""
+    """Return a heading after a turn by less than a circle. This is much faster than a remainder."""
     yaw += turn
     return yaw + (TURN if yaw < 0 else -TURN if yaw >= TURN else 0)
 
@@ -220,7 +222,10 @@ def _best(
     s: FlagMatches, m: int, p: int, to: Point, face: Point, worth: float, tags: bool, actions: np.ndarray, repeat: int
 ) -> int:
     """Return the index in `actions`, int64 [K, 6], of the action that, held for `repeat` steps, best leads seat p to
-    `to` and turns it to `face`. worth: cost of a wrong heading, in cells per part of a circle; tags: whether to tag.
+    the point `to` and turns it to the point `face`.
+
+    worth: cost of a wrong heading, in cells per part of a circle.
+    tags: whether the player may tag.
     """
     grid, x, y, yaw = s.grid[m], s.at[m, p, 0], s.at[m, p, 1], s.yaw[m, p]
     best, least, wanted = 0, np.inf, rules.heading(face[0] - x, face[1] - y)
@@ -275,8 +280,8 @@ def _choose(
 def choose_all(
     s: FlagMatches, match: np.ndarray, seat: np.ndarray, role: int, skill: Skill, actions: np.ndarray, repeat: int
 ) -> np.ndarray:
-    """Return an index in `actions`, int64 [K, 6], for each player, given by its match and its seat, int64 [n] each.
-    repeat: number of steps for which an action is held.
+    """Return an action for each player, as an index in `actions`, int64 [K, 6]. Players are given by match and seat,
+    int64 [n] each. repeat: number of steps for which an action is held.
     """
     out = np.empty(len(match), np.int64)
     cells = s.grid.shape[1] ** 2
@@ -288,7 +293,7 @@ def choose_all(
 
 @dataclass(frozen=True)
 class FlagBot(StateBot):
-    """A scripted player of capture the flag, with a level from 1 to 5 and a role."""
+    """Scripted player of capture the flag, with a level from 1 to 5 and a role."""
 
     level: int
     role: int = ANY

@@ -2,9 +2,10 @@
 
 Compiled functions draw maps from a key. The same key always gives the same map.
 
-Here a map is `wall`, uint8 [N · N]: cell [r, c] has number k = r · N + c, and a rotation by 180° turns cell k into cell
-N · N - 1 - k. Maps are symmetric: every write to a cell is repeated at the rotated cell. Rooms and corridors lie on a
-lattice of K × K nodes, K = (N - 1) / 2: node [i, j], with number i · K + j, is cell [2i + 1, 2j + 1].
+In this module, a map is an array `wall`, uint8 [N · N]. Cell [r, c] has number k = r · N + c, and a rotation by 180°
+turns cell k into cell N · N - 1 - k. Maps are symmetric, because every write to a cell is repeated at the rotated cell.
+Rooms and corridors lie on a lattice of K × K nodes, where K = (N - 1) / 2. Node [i, j] has number i · K + j and is cell
+[2i + 1, 2j + 1].
 """
 
 from __future__ import annotations
@@ -22,11 +23,15 @@ NEAR = 2  # a team of n players starts within n + NEAR moves of its base
 
 @compiled
 def draw_map(key: np.uint64, rooms: bool, grid: np.ndarray, base: np.ndarray, spawn: np.ndarray) -> None:
-    """Write a map into grid, uint8 [N, N], points of the two bases into base, float64 [2, 2], and starting points of P
-    seats into spawn, float64 [P, 2]. rooms: whether to draw rooms and corridors, or else open ground with few walls.
+    """Draw a random map of capture the flag.
 
     Every free cell can be reached from each base. The bases are at least N moves apart, and no single cell between the
     bases lies on all paths.
+
+    rooms: whether to draw rooms and corridors. Otherwise, draw open ground with few walls.
+    grid: output for the cells, uint8 [N, N].
+    base: output for the points of the two bases, float64 [2, 2].
+    spawn: output for the starting points of P seats (players), float64 [P, 2].
     """
     N, n = len(grid), len(spawn) // 2
     state = np.full(1, np.uint64(key))
@@ -54,7 +59,7 @@ def draw_map(key: np.uint64, rooms: bool, grid: np.ndarray, base: np.ndarray, sp
 
 @compiled
 def _random(state: np.ndarray) -> np.uint64:
-    """Advance the state, uint64 [1]; return the next random number by SplitMix64 (Steele et al. 2014)."""
+    """Advance the state, uint64 [1], and return the next random number by SplitMix64 (Steele et al. 2014)."""
     state[0] += SPLITMIX
     return bits(state[0], np.uint64(0))
 
@@ -83,7 +88,7 @@ def _from_middle(N: int, row: int, column: int) -> int:
 
 @compiled
 def _empty(wall: np.ndarray, N: int) -> int:
-    """Clear the map, with walls only at the border; return the cell of base 0."""
+    """Clear the map except for walls at the border. Return the cell of base 0."""
     wall[:] = 1
     wall.reshape(N, N)[1:-1, 1:-1] = 0
     return N + 1
@@ -91,7 +96,7 @@ def _empty(wall: np.ndarray, N: int) -> int:
 
 @compiled
 def _draw_open(state: np.ndarray, wall: np.ndarray, N: int) -> int:
-    """Draw pillars and short walls on open ground; return the cell of base 0."""
+    """Draw pillars and short walls on open ground. Return the cell of base 0."""
     _empty(wall, N)
     inner, row, column = (N - 2) ** 2, N // 2, N // 2
     while _from_middle(N, row, column) <= N // 2:
@@ -116,7 +121,7 @@ def _draw_open(state: np.ndarray, wall: np.ndarray, N: int) -> int:
 
 @compiled
 def _touches(wall: np.ndarray, N: int, top: int, start: int, height: int, width: int) -> bool:
-    """Tell whether a block of cells overlaps or touches an inner wall, or overlaps or touches its own rotated image."""
+    """Tell whether a block of cells overlaps or touches an inner wall or the block's own rotated image."""
     for r in range(max(top - 1, 1), min(top + height + 1, N - 1)):
         for c in range(max(start - 1, 1), min(start + width + 1, N - 1)):
             turned_r, turned_c = N - 1 - r, N - 1 - c
@@ -127,7 +132,7 @@ def _touches(wall: np.ndarray, N: int, top: int, start: int, height: int, width:
 
 @compiled
 def _draw_rooms(state: np.ndarray, wall: np.ndarray, N: int) -> int:
-    """Draw rooms with doorways, and corridors; return the cell of base 0, which is in a room; -1 if no room fits."""
+    """Draw rooms with doorways, and corridors. Return the cell of base 0, which is in a room, or -1 if no room fits."""
     K, home, wide = N // 2, -1, 3 if N > 20 else 2  # sides of rooms: 2 to wide + 1 nodes
     room, root = np.zeros(K * K, np.bool_), np.arange(K * K)
     left = K * K // 16 + _below(state, K * K // 8)  # number of pairs of rooms still to make
@@ -154,8 +159,10 @@ def _draw_rooms(state: np.ndarray, wall: np.ndarray, N: int) -> int:
 def _add_room(
     wall: np.ndarray, N: int, room: np.ndarray, root: np.ndarray, top: int, start: int, height: int, width: int
 ) -> bool:
-    """Make a room of height × width nodes if no other room is in the way; return whether the room was made. room: bool
-    [K · K], whether a node is in a room; root: see _find.
+    """Make a room of height × width nodes if no other room is in the way. Return whether the room was made.
+
+    room: whether each node is in a room, bool [K · K].
+    root: see _find.
     """
     K = N // 2
     down, right = K - height - 2 * top, K - width - 2 * start  # offset to the room's rotated image
@@ -176,7 +183,7 @@ def _add_room(
 
 @compiled
 def _find(root: np.ndarray, node: int) -> int:
-    """Return the representative of the nodes connected to `node` (union-find). root: parent nodes, int64 [K · K]."""
+    """Return the node that stands for all nodes connected to `node` (union-find). root: parent nodes, int64 [K · K]."""
     while root[node] != node:
         root[node] = root[root[node]]
         node = root[node]
@@ -193,8 +200,8 @@ def _join(root: np.ndarray, a: int, b: int) -> None:
 
 @compiled
 def _dig_corridors(state: np.ndarray, wall: np.ndarray, N: int, room: np.ndarray, root: np.ndarray) -> None:
-    """Connect all nodes by corridors and doorways in random order (Kruskal 1956), add some extra doorways, and open
-    three in four dead ends.
+    """Connect all nodes by corridors and doorways in random order (Kruskal 1956). Then add some extra doorways, and
+    open three in four dead ends.
     """
     K = N // 2
     for node in range(K * K):
@@ -253,8 +260,9 @@ def _fill_dead_ends(wall: np.ndarray, N: int, home: int) -> None:
 
 @compiled
 def _is_good(grid: np.ndarray, n: int, home: int, rooms: bool, near: np.ndarray, moves: np.ndarray) -> bool:
-    """Tell whether a map has the right share of wall, bases far apart, free cells near each base, and two paths between
-    the bases. Cells that the flood did not reach count as wall. near: cells reached from base 0, nearest first.
+    """Tell whether a map is good: it has the right share of wall, bases far apart, free cells near each base, and two
+    paths between the bases. Cells that the flood did not reach count as wall. near: cells reached from base 0, nearest
+    first.
     """
     N, reached = len(grid), len(near)
     inner, (least, most) = (N - 2) ** 2, ROOMS if rooms else OPEN
@@ -267,7 +275,7 @@ def _is_good(grid: np.ndarray, n: int, home: int, rooms: bool, near: np.ndarray,
 
 @compiled
 def _has_two_ways(grid: np.ndarray, home: int, moves: np.ndarray) -> bool:
-    """Tell whether no single cell lies on all paths between the bases: block each cell of a shortest path in turn."""
+    """Tell whether no single cell lies on all paths between the bases. Block each cell of a shortest path in turn."""
     N, wall = len(grid), grid.reshape(-1)
     around, order, other = np.empty_like(moves), np.empty_like(moves), N * N - 1 - home
     cell = next_cell(N, moves, other)
@@ -283,8 +291,9 @@ def _has_two_ways(grid: np.ndarray, home: int, moves: np.ndarray) -> bool:
 
 @compiled
 def _choose_spawns(state: np.ndarray, N: int, near: np.ndarray, moves: np.ndarray, spawn: np.ndarray) -> bool:
-    """Choose each team's n spawns among the 2n cells nearest to the team's base that are nearer to this base than to
-    the other; return whether n such cells exist. near: cells reached from base 0, nearest first.
+    """Choose the starting points of each team's n players. They are among the 2n cells nearest to the team's base, and
+    nearer to this base than to the other. Return whether n such cells exist. near: cells reached from base 0, nearest
+    first.
     """
     n = len(spawn) // 2
     cells = near[1 : 2 * n + 1]
@@ -304,8 +313,10 @@ AHEAD = 6  # most moves of a path that a straight walk replaces
 
 @compiled
 def flood(grid: np.ndarray, target: int, moves: np.ndarray, order: np.ndarray) -> int:
-    """Write into moves, int64 [N · N], the number of moves from each cell to the free cell `target` (-1: no path), and
-    into order, int64 [N · N], the cells with a path, nearest first. Return the number of cells with a path.
+    """Compute the number of moves from each cell to the free cell `target`. Return the number of cells with a path.
+
+    moves: output for the numbers of moves, int64 [N · N]. -1: no path.
+    order: output for the cells with a path, nearest first, int64 [N · N].
     """
     N, wall = len(grid), grid.reshape(-1)
     moves[:] = -1
@@ -323,7 +334,7 @@ def flood(grid: np.ndarray, target: int, moves: np.ndarray, order: np.ndarray) -
 
 @compiled
 def next_cell(N: int, moves: np.ndarray, cell: int) -> int:
-    """Return the next cell on a shortest path to the flood's target, or `cell` at the target or without a path."""
+    """Return the next cell on a shortest path to the flood's target. At the target or without a path, return `cell`."""
     if moves[cell] > 0:
         for side in (cell - N, cell - 1, cell + 1, cell + N):
             if moves[side] == moves[cell] - 1:
@@ -333,8 +344,8 @@ def next_cell(N: int, moves: np.ndarray, cell: int) -> int:
 
 @compiled
 def walks_straight(grid: np.ndarray, x: float, y: float, to_x: float, to_y: float) -> bool:
-    """Tell whether a body can walk from (x, y) to (to_x, to_y) in a straight line. Only its four corners are checked,
-    because no wall is smaller than a body.
+    """Tell whether a body can walk from (x, y) to (to_x, to_y) in a straight line. It is enough to check its four
+    corners, because no wall is smaller than a body.
     """
     for dx in (-RADIUS, RADIUS):
         for dy in (-RADIUS, RADIUS):
@@ -345,8 +356,8 @@ def walks_straight(grid: np.ndarray, x: float, y: float, to_x: float, to_y: floa
 
 @compiled
 def waypoint(grid: np.ndarray, moves: np.ndarray, x: float, y: float, to_x: float, to_y: float) -> tuple[float, float]:
-    """Return the point to which a body at (x, y) should walk now: the farthest point, on a shortest path to (to_x,
-    to_y), that a straight walk reaches. moves: from a flood with the target (to_x, to_y).
+    """Return the point to which a body at (x, y) should walk now. It is the farthest point on a shortest path to (to_x,
+    to_y) that a straight walk reaches. moves: from a flood with the target (to_x, to_y).
     """
     N = len(grid)
     cell = int(y) * N + int(x)

@@ -1,7 +1,8 @@
 """Capture the flag: options, state arrays and rules, compiled for many matches at once.
 
-Order of a step: all players turn and move; players tag from the new positions; players that are hit drop the flag that
-they carry and return to their spawns; players return, pick up and capture flags by touch.
+In a step, all players first turn and move. Then players tag from the new positions. Players that are hit drop the flag
+that they carry, and return to their spawns (starting points). Finally, players return, pick up and capture flags by
+touch.
 """
 
 from __future__ import annotations
@@ -56,9 +57,13 @@ SEEN, FACTS = 11, 12  # cells per side of the window view; number of other obser
 
 @dataclass(frozen=True)
 class World:
-    """Options of arena:ctf. view: window (planes of 11 × 11 cells around the player, turned with the heading) or pixels
-    (first person). actions: all (the 540 of Jaderberg et al. 2019) or small (eleven of these). maps: train or held_out;
-    kind: rooms, open or both. reward: 1 to a team and -1 to the other, at each capture (captures) or at a win (win).
+    """Options of the environment arena:ctf.
+
+    view: "window" (planes of 11 × 11 cells around the player, turned with the heading) or "pixels" (first person).
+    actions: "all" (the 540 of Jaderberg et al. 2019) or "small" (eleven of these).
+    maps: "train" or "held_out".
+    kind: "rooms", "open" or "both".
+    reward: 1 to a team and -1 to the other, at each capture ("captures") or at a win ("win").
     """
 
     view: str = "window"
@@ -97,7 +102,7 @@ class World:
         return {"facts": Field((FACTS,), "float32"), "view": view}
 
     def arrays(self, n: int) -> Batch:
-        """Return the initial arrays of n matches. P: seats; the last axis of positions is (x, y)."""
+        """Return the initial arrays of n matches of P seats (players). The last axis of positions is (x, y)."""
         N, P = self.size, self.seats
         return {
             "grid": np.zeros((n, N, N), np.uint8),
@@ -173,7 +178,7 @@ def clear(grid: np.ndarray, x: float, y: float, to_x: float, to_y: float) -> boo
 
 @compiled
 def moved(grid: np.ndarray, x: float, y: float, yaw: int, strafe: int, forward: int) -> tuple[float, float]:
-    """Return the point that a body at (x, y) reaches in one step; a wall stops the motion in x or in y."""
+    """Return the point that a body at (x, y) reaches in one step. A wall stops the motion in x or in y."""
     right, ahead = strafe - 1.0, forward - 1.0
     speed = SPEED * (_SLANTED if right and ahead else 1.0)
     to_x = x + speed * (ahead * COS[yaw] - right * SIN[yaw])
@@ -200,7 +205,7 @@ def move(s: FlagMatches, m: int, a: np.ndarray) -> None:
 
 @compiled
 def aimed_at(s: FlagMatches, m: int, p: int) -> int:
-    """Return the opponent that a tag by seat p hits, the nearest one in the line of fire; -1 if there is none."""
+    """Return the opponent that a tag by seat p hits: the nearest one in the line of fire, or -1 if there is none."""
     at, z, yaw, pitch = s.at[m], s.z[m], s.yaw[m, p], s.pitch[m, p]
     P, best, nearest = len(at), -1, RANGE
     for q in range(P):
@@ -226,7 +231,7 @@ def _note(events: np.ndarray, p: int, what: int) -> None:
 
 @compiled
 def _tags(s: FlagMatches, m: int, a: np.ndarray, events: np.ndarray, hit: np.ndarray) -> None:
-    """Apply the tags of a step: write which seats are hit into hit, bool [P], and count the events."""
+    """Apply the tags of a step. Write which seats (players) are hit into hit, bool [P], and count the events."""
     loads, carrier = s.loads[m], s.carrier[m]
     hit[:] = False
     for p in range(len(loads)):
@@ -245,7 +250,7 @@ def _tags(s: FlagMatches, m: int, a: np.ndarray, events: np.ndarray, hit: np.nda
 
 @compiled
 def _put(at: np.ndarray, place: np.ndarray) -> None:
-    """Copy a point number by number; to assign a slice would allocate an array, because slices might overlap."""
+    """Copy a point number by number. Assigning a slice would allocate an array, because slices might overlap."""
     at[0], at[1] = place[0], place[1]
 
 
@@ -257,7 +262,7 @@ def _near(a: np.ndarray, b: np.ndarray) -> bool:
 
 @compiled
 def _touch(s: FlagMatches, m: int, events: np.ndarray) -> int:
-    """Apply returns, then pick-ups, then captures of flags; return team 0's captures minus team 1's in this step."""
+    """Apply returns, then pick-ups, then captures of flags. Return team 0's captures minus team 1's in this step."""
     at, base, flag, flag_at, carrier = s.at[m], s.base[m], s.flag[m], s.flag_at[m], s.carrier[m]
     P, gained = len(at), 0
     for p in range(P):
@@ -301,8 +306,8 @@ def _come_back(s: FlagMatches, m: int, p: int) -> None:
 
 @compiled
 def step_matches(s: FlagMatches, action: np.ndarray, reward: np.ndarray, events: np.ndarray, hit: np.ndarray) -> None:
-    """Make one step of each match, in place, by action, int64 [n, P, 6]; write reward [n, P] and events [n, P, E]. hit:
-    scratch, bool [P].
+    """Make one step of each match, in place, by actions int64 [n, P, 6]. Write the reward [n, P] and the events [n, P,
+    E]. hit: scratch array, bool [P].
     """
     P = s.at.shape[1]
     events[:] = 0.0
@@ -324,7 +329,7 @@ def step_matches(s: FlagMatches, action: np.ndarray, reward: np.ndarray, events:
 
 @compiled
 def begin_matches(s: FlagMatches) -> None:
-    """Put flags and players at their starting points. Maps must be drawn; other arrays must be as World.arrays."""
+    """Put flags and players at their starting points. Maps must be drawn. Other arrays must be as in World.arrays."""
     for m in range(len(s.at)):
         for team in range(2):
             _put(s.flag_at[m, team], s.base[m, team])

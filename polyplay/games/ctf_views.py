@@ -1,14 +1,15 @@
 """Capture the flag: observations of players, and images for people.
 
-A first-person image is drawn by casting one ray per column of pixels through the cells of the map.
+A first-person image is drawn by casting one ray per column of pixels through the cells of the map. The field of view is
+90° horizontally and vertically.
 
-The field of view is 90° horizontally and vertically. With H = PIXELS_HALF, the ray of the pixel at column x and row r
-moves, per cell of depth, (x + 0.5 - H) / H cells to the right and (r + 0.5 - horizon) / H cells down. Depth is measured
-along the heading, not along the ray. Pitch moves the horizon. Inner loops run along rows, whose pixels are neighbors in
-memory. Three rows describe the wall in a column: where the wall begins (`top`), where the dark strip at its top ends
-(`coping`), and where the wall ends (`bottom`).
+With H = PIXELS_HALF, the ray of the pixel at column x and row r moves, per cell of depth, (x + 0.5 - H) / H cells to
+the right and (r + 0.5 - horizon) / H cells down. Depth is measured along the heading, not along the ray. Pitch moves
+the horizon. Inner loops run along rows, because the pixels of a row are neighbors in memory. Three rows describe the
+wall in a column: where the wall begins (`top`), where the dark strip at its top ends (`coping`), and where the wall
+ends (`bottom`).
 
-Swapping the red and the blue channel of an image swaps the teams, so neither team has a better image.
+If the red and the blue channel of an image are swapped, the teams are swapped. So neither team has a better image.
 """
 
 from __future__ import annotations
@@ -33,8 +34,10 @@ uncounted = cached_njit(_nrt=False)  # no reference counts: these functions allo
 
 
 def _ways() -> tuple[np.ndarray, np.ndarray]:
-    """Return two arrays about the 120 cells around the middle, nearest first: int64 [120, 2], the cell and the cell
-    before it on the way; float64 [120, 2, 2], (ahead, right) of the cell and of the point half way to the cell before.
+    """Return two arrays about the 120 cells around the middle of the window, nearest first.
+
+    The first, int64 [120, 2], has the cell and the cell before it on the way from the middle. The second, float64 [120,
+    2, 2], has (ahead, right) of the cell and of the point half way to the cell before.
     """
     cells = [(i, j) for i in range(SEEN) for j in range(SEEN) if (i, j) != (HALF, HALF)]
     cells.sort(key=lambda cell: max(abs(cell[0] - HALF), abs(cell[1] - HALF)))
@@ -77,7 +80,7 @@ def _look(grid: np.ndarray, x: float, y: float, yaw: int, out: np.ndarray) -> No
 
 @uncounted
 def _show(plane: np.ndarray, dark: np.ndarray, dx: float, dy: float, yaw: int) -> None:
-    """Mark, in a plane, a thing at the distance (dx, dy) from the player, if the player sees the thing's cell."""
+    """Mark a thing at the distance (dx, dy) from the player in a plane, if the player sees the thing's cell."""
     i = int(np.floor(HALF - (dx * COS[yaw] + dy * SIN[yaw]) + 0.5))
     j = int(np.floor(HALF + (dy * COS[yaw] - dx * SIN[yaw]) + 0.5))
     if 0 <= i < SEEN and 0 <= j < SEEN and not dark[i * SEEN + j]:
@@ -86,7 +89,9 @@ def _show(plane: np.ndarray, dark: np.ndarray, dx: float, dy: float, yaw: int) -
 
 @uncounted
 def draw_windows(s: FlagMatches, out: np.ndarray) -> None:
-    """Write every seat's window, ctf_rules.PLANES of 0 or SHOWN, into out, uint8 [n, P, planes, 11, 11] of zeros."""
+    """Write every seat's window (view of the cells around the player) into out, uint8 [n, P, planes, 11, 11] of zeros.
+    The planes are ctf_rules.PLANES, with values 0 or SHOWN.
+    """
     n, P = s.yaw.shape
     for m in range(n):
         at, base, flag_at, carrier = s.at[m], s.base[m], s.flag_at[m], s.carrier[m]
@@ -109,9 +114,11 @@ def draw_windows(s: FlagMatches, out: np.ndarray) -> None:
 
 @uncounted
 def know(s: FlagMatches, length: int, out: np.ndarray) -> None:
-    """Write the facts that each player observes besides its view into out, float32 [n, P, 12]: score difference / 5,
-    remaining part of the match; whether the team's flag is at home, carried, dropped; the same of the opponents' flag;
-    whether the player carries the opponents' flag; remaining part of a reload; pitch / STEEPEST; height of the feet.
+    """Write the facts that each player observes besides its view into out, float32 [n, P, 12].
+
+    The facts are, in order: score difference / 5; remaining part of the match; whether the team's flag is at home,
+    carried, or dropped; the same of the opponents' flag; whether the player carries the opponents' flag; remaining part
+    of a reload; pitch / STEEPEST; height of the feet.
     """
     n, P = s.z.shape
     out[:] = 0.0
@@ -214,8 +221,8 @@ def _cast(
 
 @compiled
 def _hit(grid: np.ndarray, x: float, y: float, right: float, down: float) -> tuple[float, int]:
-    """Return the distance along a ray from (x, y) to a wall or the map's end, in multiples of (right, down), and the
-    side that is hit: 0 for one that runs up and down the map, 1 for one from left to right.
+    """Return the distance along a ray from (x, y) to a wall or the map's end, and the side that is hit. The distance is
+    in multiples of (right, down). The side is 0 if it runs up and down the map, and 1 if it runs from left to right.
     """
     by_x, by_y = abs(1 / right) if right != 0 else 1e30, abs(1 / down) if down != 0 else 1e30
     column, row = int(x), int(y)
@@ -278,7 +285,7 @@ def _tile(view: tuple, row: int, tiles: np.ndarray) -> None:
 
 @compiled
 def _mark(view: tuple, center: np.ndarray, color: int, bottom: np.ndarray, picture: np.ndarray) -> None:
-    """Draw a disc around the point `center` on the floor, where no wall hides the disc."""
+    """Draw a disc around the point `center` on the floor, except where a wall hides the disc."""
     eye, horizon = view[2], view[5]
     t, right = _seen_from(view, center)
     if t + DISC < NEAR:
@@ -306,8 +313,9 @@ def _seen_from(view: tuple, place: np.ndarray) -> tuple[float, float]:
 
 @compiled
 def _find(view: tuple, at: np.ndarray, flag: np.ndarray, flag_at: np.ndarray, far: np.ndarray, what: np.ndarray) -> int:
-    """Write the depth (far) and number (what) of each player and each standing flag in front, farthest first; return
-    their count. Numbers are seats, then P and P + 1 for flags. The viewer, at depth 0, is left out.
+    """Find the players and standing flags in front of the viewer, farthest first. Return their count. Write their depth
+    into `far` and their number into `what`. Numbers are seats, then P and P + 1 for flags. The viewer, at depth 0, is
+    left out.
     """
     seats, found = len(at), 0
     for thing in range(seats + 2):
@@ -377,8 +385,10 @@ def _flag(view: tuple, where: tuple, low: float, high: float, team: int, picture
 def _box(
     view: tuple, where: tuple, left: float, right: float, low: float, high: float, color: int, picture: np.ndarray
 ) -> None:
-    """Draw an upright rectangle, at least a pixel wide and high, between the columns that `where` allows. left, right:
-    cells from the middle of the player or flag; low, high: cells above the floor.
+    """Draw an upright rectangle, at least a pixel wide and high, between the columns that `where` allows.
+
+    left, right: cells from the middle of the player or flag.
+    low, high: cells above the floor.
     """
     eye, horizon = view[2], view[5]
     t, middle, begin, end = where
@@ -423,7 +433,7 @@ def draw_match(s: Batch, m: int) -> np.ndarray:
 
 
 def _map(s: FlagMatches) -> np.ndarray:
-    """Draw the map from above: bases are squares, flags are diamonds, players are discs with a nose."""
+    """Draw the map from above. Bases are squares, flags are diamonds, and players are discs with a nose."""
     size = len(s.grid)
     y, x = np.mgrid[:SIDE, :SIDE] * (size / SIDE)
     wall = s.grid[y.astype(int), x.astype(int)] == WALL

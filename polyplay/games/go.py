@@ -1,13 +1,13 @@
-"""The rules of Go (Tromp and Taylor; Silver et al. 2017) as compiled functions on a record, an int8 array that holds a
-position and the history of the game.
+"""Rules of Go (Tromp and Taylor; Silver et al. 2017) as compiled functions on records. A record is an int8 array that
+holds a position and the history of the game.
 
-A record begins with the header and the cells, as in games/records.py; record[OWN] counts consecutive passes. From index
-game[BOARDS] follow the boards of the last EIGHT positions, that of ply n in slot n % EIGHT. From index game[HASHES]
-follow uint64 hashes of all positions so far.
+A record begins with the header and the cells, as in games/records.py. record[OWN] counts consecutive passes. From index
+game[BOARDS] follow the boards of the last EIGHT positions. The board of ply n is number n % EIGHT there. From index
+game[HASHES] follow uint64 hashes of all positions so far.
 
-Each (color, cell) has a random number. A position's hash is the sum of its stones' numbers modulo 2⁶⁴. The low ten bits
-of each number equal 1, so the low ten bits of a hash count the stones. A move that captures nothing can only repeat a
-position with one stone more than the present one.
+Each (color, cell) has a random number. The hash of a position is the sum of its stones' numbers modulo 2⁶⁴. The low ten
+bits of each number equal 1, so the low ten bits of a hash count the stones. This saves time, because a move that
+captures nothing can only repeat a position with one stone more than the present one.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def longest(game: np.ndarray) -> int:
 
 @compiled
 def _hashes(game: np.ndarray, record: np.ndarray) -> np.ndarray:
-    """Return a view of the hashes of positions by ply, uint64 [longest]; the present position is at `ply(record)`."""
+    """Return a view of the hashes of positions by ply, uint64 [longest]. The present position is at `ply(record)`."""
     return record[game[HASHES] :].view(np.uint64)
 
 
@@ -117,7 +117,7 @@ def _repeats(game: np.ndarray, record: np.ndarray, found: np.uint64) -> bool:
 
 @compiled
 def _one_stone_more(game: np.ndarray, record: np.ndarray, out: np.ndarray) -> int:
-    """Write the hashes of forbidden positions with one stone more than the present position; return their number."""
+    """Write the hashes of forbidden positions with one stone more than the present position. Return their number."""
     last, hashes, n = ply(record), _hashes(game, record), 0
     if game[KO] == SIMPLE:
         first, step = last - 1, last + 1
@@ -146,7 +146,7 @@ def _gone(at: int, width: int, groups: Groups, takes: bool, own: int) -> np.uint
 
 @compiled
 def legal(game: np.ndarray, record: np.ndarray, out: np.ndarray) -> int:
-    """Write the legal actions in ascending order, the pass last, into out, int16 [actions]; return their number."""
+    """Write the legal actions in ascending order, the pass last, into out, int16 [actions]. Return their number."""
     n, own, former = game[ROWS], record[0] + 1, np.empty(longest(game), np.uint64)
     groups, width = _find_groups(n, record), n + 2
     board, group, liberty, _ = groups
@@ -184,8 +184,10 @@ def legal(game: np.ndarray, record: np.ndarray, out: np.ndarray) -> int:
 
 @compiled
 def _flood(n: int, record: np.ndarray, cell: int, found: np.ndarray, stop: int) -> tuple[int, int]:
-    """Write the cells of the region of equal cells around `cell` into found, int16 [n²]. Return their number, and flags
-    of neighbors: EMPTY, 2 a stone of the first player, 4 of the second. Stop early after meeting a flag in `stop`.
+    """Find the region of equal cells around `cell`, and write its cells into found, int16 [n²].
+
+    Return the number of cells, and flags of the region's neighbors: EMPTY, 2 for a stone of the first player, 4 for one
+    of the second. Stop early after meeting a flag in `stop`.
     """
     what, count, done, met = record[CELLS + cell], 1, 0, 0
     mark = what + 4
@@ -211,7 +213,7 @@ def _flood(n: int, record: np.ndarray, cell: int, found: np.ndarray, stop: int) 
 
 @compiled
 def _take(n: int, record: np.ndarray, cell: int, found: np.ndarray) -> np.uint64:
-    """Remove the group at `cell` if it has no liberty; return the sum of the removed stones' hash numbers, else 0."""
+    """Remove the group at `cell` if it has no liberty. Return the sum of the removed stones' hash numbers, else 0."""
     stone, total = record[CELLS + cell], np.uint64(0)
     count, met = _flood(n, record, cell, found, EMPTY)
     for i in range(0 if met & EMPTY else count):
@@ -239,7 +241,7 @@ def _put(n: int, record: np.ndarray, cell: int) -> np.uint64:
 
 @compiled
 def play(game: np.ndarray, record: np.ndarray, action: int) -> int:
-    """Make a legal move in a record, in place; return GOES_ON, or WON, DRAWN or LOST for the player who moved."""
+    """Make a legal move in a record, in place. Return GOES_ON, or WON, DRAWN or LOST for the player who moved."""
     n, now, hashes = game[ROWS], ply(record), _hashes(game, record)
     cells, slot = n * n, game[BOARDS] + now % EIGHT * n * n
     for i in range(cells):
@@ -284,8 +286,10 @@ def area(game: np.ndarray, record: np.ndarray) -> int:
 
 @compiled
 def write_planes(game: np.ndarray, record: np.ndarray, out: np.ndarray) -> None:
-    """Write the network's input into out [17, n, n]: for the present and each of the seven previous positions, newest
-    first, the stones of the player to move, then the opponent's; last, a plane of 1 if the first player is to move.
+    """Write the network's input into out [17, n, n].
+
+    For the present position and the seven before it, newest first, there are two planes: the stones of the player to
+    move, and the opponent's stones. The last plane is 1 if the first player is to move, else 0.
     """
     n, now, own = game[ROWS], ply(record), record[0] + 1
     cells = n * n
@@ -304,8 +308,9 @@ def write_planes(game: np.ndarray, record: np.ndarray, out: np.ndarray) -> None:
 
 @compiled
 def read_planes(game: np.ndarray, planes: np.ndarray, records: np.ndarray) -> None:
-    """Write the positions that planes, bool [m, 17, n²], show, and the seven before each, into records of zeros. Planes
-    lack the ply: use the number of stones, at least EIGHT, plus one where the player to move requires it.
+    """Write the positions that planes, bool [m, 17, n²], show, and the seven before each, into records of zeros.
+
+    Planes lack the ply. Use the number of stones, but at least EIGHT, plus one if the player to move requires it.
     """
     cells = game[ROWS] * game[ROWS]
     for i in range(len(records)):

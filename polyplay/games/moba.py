@@ -1,8 +1,9 @@
-"""The lane game, a small MOBA, as an environment, and scripted players (bots) at four levels.
+"""The lane game, a small MOBA (multiplayer online battle arena), as an environment, and scripted players (bots) at four
+levels.
 
-A bot's action depends only on the match's state, the bot's seat, and random numbers hashed from both, so a bot needs no
-memory. Bots walk along a lane and attack enemies that they see. How often and how well a bot decides depends on its
-level.
+A bot needs no memory. Its action depends only on the match's state, the bot's seat (player number), and random numbers
+that are hashed from both. Bots walk along a lane and attack enemies that they see. How often and how well a bot decides
+depends on its level.
 """
 
 from __future__ import annotations
@@ -29,7 +30,9 @@ BOTS = ("level1", "level2", "level3", "level4")
 
 @dataclass(frozen=True)
 class LaneGame(LaneWorld, Toy):
-    """The lane game. A match is terminated when a core has fallen, or after `length` steps. Options: LaneWorld."""
+    """The lane game. A match is terminated when a core (main building) has fallen, or after `length` steps. The options
+    are those of LaneWorld.
+    """
 
     events = (*moba_views.EVENTS, *moba_views.SHARES)
     team_reward = True
@@ -66,8 +69,9 @@ class LaneGame(LaneWorld, Toy):
         return {**s, "here": ~ended}, {**row, "terminated": ended, "truncated": np.zeros_like(ended)}
 
     def _lead(self, s: Arrays) -> tuple[np.ndarray, np.ndarray]:
-        """Return two arrays [n]: 1 where side 0 is ahead, -1 where side 1 is; and whether the match ends. A fallen core
-        decides who is ahead, else the total health of cores and towers.
+        """Return which side is ahead and whether the match ends, two arrays [n]. The first is 1 where side 0 is ahead,
+        and -1 where side 1 is. A fallen core decides who is ahead. Otherwise, the total health of cores and towers
+        decides.
         """
         half, team = s["units"].shape[1] // 2, self.team
         health = s["units"][:, :, w.HEALTH].reshape(-1, 2, half)
@@ -76,9 +80,10 @@ class LaneGame(LaneWorld, Toy):
         return np.sign(standing[:, 0] - standing[:, 1]), fallen.any(1) | (s["age"] >= self.length)
 
     def shaped(self, events: np.ndarray, age: np.ndarray) -> np.ndarray:
-        """Return rewards [n, P] of events [n, P, 11] at ages [n], not yet averaged over teams: ρ_i - mean_j∈enemies
-        ρ_j. These sum to 0 over all seats. ρ_i is the sum of seat i's events times REWARDS; all but the win decay by
-        0.6^(t / 10 min).
+        """Return shaped rewards [n, P] of events [n, P, 11] at ages [n] of the matches, not yet averaged over teams.
+
+        The reward of seat i is ρ_i - mean_j∈enemies ρ_j, so rewards sum to 0 over all seats. ρ_i is the sum of the
+        seat's events times REWARDS. All terms but the win decay by 0.6^(t / 10 min).
         """
         shaped = np.zeros(events.shape[:2])
         for k, name in enumerate(moba_views.EVENTS[1:], 1):
@@ -131,7 +136,7 @@ SKILLS = (
 
 @compiled
 def _draw(key: np.uint64, p: int, age: int) -> float:
-    """Return a random number, uniform in [0, 1), hashed from a match's key, a seat and an age."""
+    """Return a random number, uniform in [0, 1), which is hashed from a match's key, a seat and an age."""
     mixed = _mix(key * SPLITMIX + np.uint64(p)) + np.uint64(age) * SPLITMIX
     return np.int64(_mix(mixed) >> np.uint64(11)) * 2.0**-53
 
@@ -140,8 +145,9 @@ def _draw(key: np.uint64, p: int, age: int) -> float:
 def _choose_enemy(
     units: np.ndarray, team: int, seen: np.ndarray, p: int, first: int, last: int, reach: int, most: int, weakest: bool
 ) -> int:
-    """Return the nearest (with `weakest`, the weakest) enemy with at most `most` health that seat p can attack within
-    `reach`, among units first … last-1 of the enemy side; -1 if there is none.
+    """Return the nearest enemy that seat p can attack, or with `weakest` the weakest one. Return -1 if there is none.
+
+    The enemy must be among units first … last-1 of its side, within `reach`, and have at most `most` health.
     """
     u, theirs, best, least = w.unit_of(units, team, p), (len(units) // 2 if p < team else 0), -1, 0
     for v in range(theirs + first, theirs + last):
@@ -155,7 +161,7 @@ def _choose_enemy(
 
 @compiled
 def _move(units: np.ndarray, team: int, p: int, x: int, y: int, out: np.ndarray) -> None:
-    """Write a move toward (x, y) into out: the offset at that point, or the farthest one in its direction."""
+    """Write a move toward (x, y) into out: the offset at that point, or the farthest offset in its direction."""
     u = w.unit_of(units, team, p)
     dx, dy = (x - units[u, w.X]) * (1 if p < team else -1), y - units[u, w.Y]
     far = max(math.sqrt(dx * dx + dy * dy) / (MIDDLE * w.CELL), 1.0)
@@ -174,7 +180,7 @@ def _name(shown: np.ndarray, primary: int, v: int, out: np.ndarray) -> None:
 
 @compiled
 def _go_on(units: np.ndarray, heroes: np.ndarray, shown: np.ndarray, p: int, out: np.ndarray) -> None:
-    """Repeat the last action of seat p; if the action was aimed at an enemy, write an attack on that enemy."""
+    """Repeat the last action of seat p. If the action was aimed at an enemy, write an attack on that enemy."""
     team, primary, v = len(heroes) // 2, heroes[p, w.PRIMARY], np.int64(heroes[p, w.AIM])
     if w.can_attack(units, team, p, v):
         _name(shown, np.int64(w.ATTACK), v, out)
@@ -184,7 +190,7 @@ def _go_on(units: np.ndarray, heroes: np.ndarray, shown: np.ndarray, p: int, out
 
 @compiled
 def _cast(s: w.LaneMatches, m: int, p: int, out: np.ndarray) -> bool:
-    """Write the use of a helpful ability into out, if there is one; return whether there is one."""
+    """Write the use of a helpful ability into out, if there is one. Return whether there is one."""
     units, heroes, seen, shown, age = s.units[m], s.heroes[m], s.seen[m], s.shown[m, p], s.age[m]
     team, half = len(heroes) // 2, len(units) // 2
     u, creeps = w.unit_of(units, team, p), team + w.SLOTS * w.count_lanes(units, team)
@@ -244,7 +250,7 @@ def _advance(units: np.ndarray, team: int, p: int, lane: int, careful: bool, out
 
 @compiled
 def _think(s: w.LaneMatches, m: int, p: int, skill: LaneSkill, out: np.ndarray) -> None:
-    """Choose an action for seat p; write it into out, int64 [4], zeros at first."""
+    """Choose an action for seat p, and write it into out, int64 [4], which is zeros at first."""
     units, heroes, seen, shown, age = s.units[m], s.heroes[m], s.seen[m], s.shown[m, p], s.age[m]
     team = len(heroes) // 2
     u, lanes, hit = w.unit_of(units, team, p), w.count_lanes(units, team), w.strength(heroes, p)
@@ -276,7 +282,7 @@ def _think(s: w.LaneMatches, m: int, p: int, skill: LaneSkill, out: np.ndarray) 
 def choose_lane_actions(
     s: w.LaneMatches, match: np.ndarray, seat: np.ndarray, skill: LaneSkill, repeat: int, out: np.ndarray
 ) -> None:
-    """Write an action for each player, given by its match and its seat, int64 [n] each, into out, int64 [n, 4]."""
+    """Write an action for each player into out, int64 [n, 4]. Players are given by match and seat, int64 [n] each."""
     out[:] = 0
     for i in range(len(match)):
         m, p = match[i], seat[i]
@@ -290,7 +296,7 @@ def choose_lane_actions(
 
 @dataclass(frozen=True)
 class LaneBot(StateBot):
-    """A scripted player of the lane game, with a level from 1 to 4."""
+    """Scripted player of the lane game, with a level from 1 to 4."""
 
     level: int
 

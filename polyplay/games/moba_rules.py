@@ -1,7 +1,8 @@
 """The lane game: rules, compiled for many matches at once, and the starts of matches.
 
-Order of a step: new creeps come; heroes return and recover; creeps and towers choose targets; heroes heal, then hit,
-then move; creeps and towers act; units without health die. Units act on the state before the first action of the step.
+In a step, new creeps come, heroes return and recover, and creeps and towers choose targets. Then heroes heal, hit, and
+move, in this order. Then creeps and towers act. Finally, units without health die. Units act on the state before the
+first action of the step.
 """
 
 from __future__ import annotations
@@ -31,7 +32,9 @@ def send_wave(units: np.ndarray, team: int, wave: np.ndarray) -> None:
 
 @compiled
 def _nearest(units: np.ndarray, u: int, targets: np.ndarray, first: int, last: int, reach: int) -> int:
-    """Return the unit nearest to unit u within `reach`, among targets[first:last], rows (x, y, unit); -1 if none."""
+    """Return the unit nearest to unit u within `reach`, or -1. The candidates are targets[first:last], rows (x, y,
+    unit).
+    """
     best, least, x, y = -1, reach * reach + 1, np.int64(units[u, w.X]), np.int64(units[u, w.Y])
     for k in range(first, last):
         dx, dy = targets[k, 0] - x, targets[k, 1] - y
@@ -98,7 +101,7 @@ def act_creeps(was: np.ndarray, units: np.ndarray, team: int, killer: np.ndarray
 
 @compiled
 def spawn_of(units: np.ndarray, team: int, p: int) -> tuple[int, int]:
-    """Return the point (x, y) where seat p's hero starts and returns."""
+    """Return the point (x, y) where seat p's hero starts, and returns after its death."""
     side, y = (1 if p >= team else 0), w.middle(w.count_lanes(units, team))
     return w.forward(side, np.int64(w.SPAWN_X)), y + (2 * (p - side * team) - team + 1) * w.SPREAD
 
@@ -128,7 +131,7 @@ def recover(units: np.ndarray, heroes: np.ndarray, age: int) -> None:
 
 @compiled
 def _pay(heroes: np.ndarray, p: int, primary: int, age: int) -> None:
-    """Pay for using the ability `primary`: subtract mana, and set the age when the ability is ready again."""
+    """Pay for using the ability `primary`: subtract its mana, and set the age when it is ready again."""
     bolt, blast = primary == w.CAST_BOLT, primary == w.CAST_BLAST
     heroes[p, w.MANA] -= w.BOLT_MANA if bolt else w.BLAST_MANA if blast else w.HEAL_MANA
     heroes[p, primary - w.CAST_BOLT + w.BOLT] = age + (w.BOLT_WAIT if bolt else w.BLAST_WAIT if blast else w.HEAL_WAIT)
@@ -192,7 +195,7 @@ def _walk(was: np.ndarray, units: np.ndarray, heroes: np.ndarray, p: int) -> Non
 def act_heroes(
     was: np.ndarray, units: np.ndarray, heroes: np.ndarray, killer: np.ndarray, t: int, repeat: int, age: int
 ) -> None:
-    """Let all heroes heal, then all hit, then all move, in step t (from 0) of the `repeat` steps of an action."""
+    """Let all heroes heal, then all hit, then all move. This is step t (from 0) of the `repeat` steps of an action."""
     team = len(heroes) // 2
     for stage in range(3):
         for p in range(len(heroes)):
@@ -218,7 +221,7 @@ WIN, DEATH, LEARNT, EARNED, HEALED, CHARGED, KILLED_HERO, LAST_HIT, OUTER_TOWER,
 
 @compiled
 def _learn(units: np.ndarray, heroes: np.ndarray, u: int, side: int, amount: int) -> None:
-    """Share `amount` of experience among a side's living heroes near unit u, and raise the heroes' levels."""
+    """Share `amount` of experience among a side's living heroes near unit u, and raise their levels."""
     team = len(heroes) // 2
     near = 0
     for p in range(side * team, side * team + team):
@@ -240,7 +243,7 @@ def _learn(units: np.ndarray, heroes: np.ndarray, u: int, side: int, amount: int
 
 @compiled
 def _die(units: np.ndarray, heroes: np.ndarray, events: np.ndarray, u: int, by: int, age: int) -> bool:
-    """Apply the death of unit u; return whether u was a core. by: the seat that killed u, or -1."""
+    """Apply the death of unit u, and return whether it was a core. by: seat (player) that killed the unit, or -1."""
     team, half = len(heroes) // 2, len(units) // 2
     side, gold, learnt = (1 if u >= half else 0), 0, 0
     kind = u - side * half
@@ -264,14 +267,14 @@ def _die(units: np.ndarray, heroes: np.ndarray, events: np.ndarray, u: int, by: 
 
 @compiled
 def worth_of_health(part: float) -> float:
-    """Return (x + 1 - (1 - x)⁴) / 2 of x, the part of full health: worth rises fastest near 0 (Berner et al. 2019)."""
+    """Return (x + 1 - (1 - x)⁴) / 2, x being the part of full health. It rises fastest near 0 (Berner et al. 2019)."""
     lost = (1.0 - part) * (1.0 - part)
     return (part + 1.0 - lost * lost) / 2.0
 
 
 @compiled
 def _count(units: np.ndarray, heroes: np.ndarray, events: np.ndarray, sign: float) -> None:
-    """Add `sign` times each seat's totals to events: -1 before and 1 after steps, so that events become the changes."""
+    """Add `sign` times each seat's totals to events. With -1 before and 1 after steps, events become the changes."""
     team, half = len(heroes) // 2, len(units) // 2
     lanes = w.count_lanes(units, team)
     for side in range(2):
@@ -294,7 +297,7 @@ def _count(units: np.ndarray, heroes: np.ndarray, events: np.ndarray, sign: floa
 
 @compiled
 def _order(heroes: np.ndarray, shown: np.ndarray, action: np.ndarray) -> None:
-    """Store actions, int64 [P, 4], and the units at which these aim. shown: the unit in each row, int16 [P, rows]."""
+    """Store actions, int64 [P, 4], and the units at which they aim. shown: the unit in each row, int16 [P, rows]."""
     for p in range(len(heroes)):
         for part in range(4):
             heroes[p, w.PRIMARY + part] = action[p, part]
@@ -303,8 +306,8 @@ def _order(heroes: np.ndarray, shown: np.ndarray, action: np.ndarray) -> None:
 
 @compiled
 def step_lanes(s: w.LaneMatches, action: np.ndarray, repeat: int, events: np.ndarray) -> None:
-    """Make `repeat` steps of each match, in place, by action, int64 [n, P, 4]; add to events, float64 [n, P, 11], zeros
-    at first. A match stops when a core has fallen.
+    """Make `repeat` steps of each match, in place, by actions int64 [n, P, 4]. Add to events, float64 [n, P, 11], which
+    are zeros at first. A match stops when a core has fallen.
     """
     team, killer, age = s.heroes.shape[1] // 2, np.empty(s.units.shape[1], np.int64), s.age
     for m in range(len(age)):
@@ -333,7 +336,7 @@ def step_lanes(s: w.LaneMatches, action: np.ndarray, repeat: int, events: np.nda
 
 @compiled
 def begin_lanes(units: np.ndarray, heroes: np.ndarray) -> None:
-    """Put all units at their starting points. Heroes' full health (MOST) must be set; all else must be as initially."""
+    """Put all units at their starting points. Heroes' full health (MOST) must be set; all else must be as at first."""
     team, half = heroes.shape[1] // 2, units.shape[1] // 2
     units[:, :, w.TARGET], heroes[:, :, w.AIM], heroes[:, :, w.LEVEL] = -1, -1, 1
     for m in range(len(units)):
@@ -354,7 +357,7 @@ def begin_lanes(units: np.ndarray, heroes: np.ndarray) -> None:
 
 
 def start_matches(world: LaneWorld, s: Arrays, draw: Draw) -> None:
-    """Write the starts of new matches into s, the initial arrays of LaneWorld.arrays."""
+    """Write the starts of new matches into s, which holds the initial arrays of LaneWorld.arrays."""
     units, n = s["units"], len(s["units"])
     for u in heroes_of(world, units):
         units[:, u, w.MOST] = w.HEALTH_AT_FIRST * _unlike(world, draw, n)
@@ -377,12 +380,12 @@ def heroes_of(world: LaneWorld, units: np.ndarray) -> list[int]:
 
 
 def _unlike(world: LaneWorld, draw: Draw, n: int) -> np.ndarray:
-    """Return a random factor of health for each of n matches; 1 if `randomize` is 0."""
+    """Return a random factor of health for each of n matches. It is 1 if `randomize` is 0."""
     return 1.0 + w.LOT * world.randomize * (2.0 * draw() - 1.0) if world.randomize else np.ones(n)
 
 
 def _grow(world: LaneWorld, s: Arrays, draw: Draw) -> None:
-    """Draw heroes' experience and gold; one side may have much more than the other."""
+    """Draw the experience and gold of heroes. One side may have much more than the other."""
     units, heroes, ahead = s["units"], s["heroes"], [world.randomize * draw() for _ in range(2)]
     for p, u in enumerate(heroes_of(world, units)):
         side = p // world.team
@@ -396,7 +399,7 @@ def _grow(world: LaneWorld, s: Arrays, draw: Draw) -> None:
 
 
 def _spread(world: LaneWorld, s: Arrays, draw: Draw) -> None:
-    """Place heroes at random points on their way to the enemy core; some are dead and return later."""
+    """Place heroes at random points on their way to the enemy core. Some are dead and return later."""
     units, chance = s["units"], world.randomize
     for p, u in enumerate(heroes_of(world, units)):
         x = w.SPAWN_X + (chance * draw() * (w.WIDTH - w.CORE_X - w.SPAWN_X)).astype(np.int64)
@@ -410,7 +413,7 @@ def _spread(world: LaneWorld, s: Arrays, draw: Draw) -> None:
 
 
 def _wear(world: LaneWorld, units: np.ndarray, draw: Draw) -> None:
-    """Reduce the health of buildings at random, in each lane from the outer tower inward; the sides differ a little."""
+    """Reduce the health of buildings at random, in each lane from the outer tower inward. The sides differ a little."""
     half, both = units.shape[1] // 2, [w.WORN * draw() for _ in range(world.lanes)]
     for side in range(2):
         first, gone = side * half + world.team + w.SLOTS * world.lanes, np.zeros(len(units))
@@ -424,7 +427,7 @@ def _wear(world: LaneWorld, units: np.ndarray, draw: Draw) -> None:
 
 
 def _meet(world: LaneWorld, units: np.ndarray, wave: np.ndarray, draw: Draw) -> None:
-    """Place a wave of creeps of each side in each lane, face to face at a random point between the outer towers."""
+    """Place a wave of creeps per side and lane. Waves face each other at a random point between the outer towers."""
     half = units.shape[1] // 2
     for lane in range(world.lanes):
         front = w.WIDTH // 2 + (world.randomize * (draw() - 0.5) * (w.WIDTH - 2 * w.OUTER_X)).astype(np.int64)

@@ -1,6 +1,6 @@
-"""The lane game: observations of heroes, images for people, rewards.
+"""The lane game: observations of heroes, images for people, and rewards.
 
-A side sees the units within sight of at least one living unit of the side; rows of unseen units are 0 in observations.
+A side sees the units within sight of at least one living unit of the side. Rows of unseen units are 0 in observations.
 Each side sees the map from its own base, so mirrored positions look the same to both sides.
 """
 
@@ -46,8 +46,9 @@ def _see(units: np.ndarray, team: int, seen: np.ndarray, eyes: np.ndarray) -> No
 def _list_creeps(
     units: np.ndarray, team: int, side: int, seen: np.ndarray, known: np.ndarray, keys: np.ndarray, shown: np.ndarray
 ) -> None:
-    """Write the creeps that a side sees into the rows of the side's seats in shown, int16 [P, rows]: nearest first,
-    then the side's own before the enemy's, then by slot. known, keys: scratch, int64 [U].
+    """Write the creeps that a side sees into the rows of the side's seats (players) in shown, int16 [P, rows]. Nearest
+    creeps come first. If equally near, the side's creeps come before the enemy's. known, keys: scratch arrays, int64
+    [U].
     """
     half, creeps, n = len(units) // 2, w.SLOTS * w.count_lanes(units, team), 0
     for first in (side * half + team, half - side * half + team):
@@ -92,7 +93,7 @@ def _list_others(units: np.ndarray, team: int, side: int, seen: np.ndarray, show
 
 @compiled
 def look(s: w.LaneMatches) -> None:
-    """Compute `seen` and `shown` of each match from the other arrays. Without allies, the allies' row is unchanged."""
+    """Compute `seen` and `shown` of each match from the other arrays. Without allies, their row does not change."""
     team, U = s.heroes.shape[1] // 2, s.units.shape[1]
     eyes, known, keys = np.empty((U, 3), np.int64), np.empty(U, np.int64), np.empty(U, np.int64)
     for m in range(len(s.units)):
@@ -109,14 +110,16 @@ LaneSight = namedtuple("LaneSight", "own allies enemies creeps towers last_actio
 
 @compiled
 def _left(until: int, age: int) -> int:
-    """Return the steps until the age `until`, for an action that begins now, at `age`; 0 if that age has passed."""
+    """Return the steps until the age `until`, for an action that begins at `age`, or 0 if that age has passed."""
     return max(until - age - 1, 0)
 
 
 @compiled
 def _know(units: np.ndarray, heroes: np.ndarray, age: int, facts: np.ndarray) -> None:
-    """Write the facts of each unit that look the same to all seats into facts, float32 [U, 6]. Heroes have the columns
-    of moba_world.HERO from `health`; creeps their health; buildings their health, kind, and whether they can be hurt.
+    """Write the facts of each unit that look the same to all seats (players) into facts, float32 [U, 6].
+
+    Heroes have the columns of moba_world.HERO from `health`. Creeps have their health. Buildings have their health,
+    their kind, and whether they can be hurt.
     """
     team, half = len(heroes) // 2, len(units) // 2
     towers = 2 * w.count_lanes(units, team)
@@ -136,8 +139,8 @@ def _know(units: np.ndarray, heroes: np.ndarray, age: int, facts: np.ndarray) ->
 
 @compiled
 def _lead_of(units: np.ndarray, team: int) -> float:
-    """Return side 0's lead in total health of buildings, which decides a match that ends by time: from -1 to 1, where
-    0.5 is a quarter of a tower.
+    """Return side 0's lead in total health of buildings, which decides a match that ends by time. It lies between -1
+    and 1, and is 0.5 for a quarter of a tower.
     """
     half, first, ahead = len(units) // 2, team + w.SLOTS * w.count_lanes(units, team), 0
     for k in range(first, half):
@@ -147,7 +150,7 @@ def _lead_of(units: np.ndarray, team: int) -> float:
 
 @compiled
 def _show_own(units: np.ndarray, heroes: np.ndarray, facts: np.ndarray, p: int, age: int, out: np.ndarray) -> None:
-    """Write the facts of seat p's own hero, as moba_world.OWN lists, except age and lead, into out."""
+    """Write the facts of seat p's own hero into out, in the order of moba_world.OWN. Age and lead are left out."""
     team, h = len(heroes) // 2, heroes[p]
     u, level, y = w.unit_of(units, team, p), h[w.LEVEL], w.middle(w.count_lanes(units, team))
     side = 1 if p >= team else 0
@@ -174,7 +177,7 @@ def _show_action(hero: np.ndarray, out: np.ndarray) -> None:
 
 @compiled
 def _show(units: np.ndarray, facts: np.ndarray, u: int, v: int, first: int, n: int, out: np.ndarray) -> None:
-    """Write a row about unit v, as seen by unit u: 1, distances ahead and aside, and n facts from column `first`."""
+    """Write a row about unit v, as unit u sees it: 1, distances ahead and aside, and n facts from column `first`."""
     ahead = (1.0 / w.NEAR) if u < len(units) // 2 else -(1.0 / w.NEAR)
     out[0], out[1] = 1.0, (units[v, w.X] - units[u, w.X]) * ahead
     out[2] = (units[v, w.Y] - units[u, w.Y]) * (1.0 / w.NEAR)
@@ -184,7 +187,7 @@ def _show(units: np.ndarray, facts: np.ndarray, u: int, v: int, first: int, n: i
 
 @compiled
 def observe(s: w.LaneMatches, length: int, seen: LaneSight) -> None:
-    """Write the observations of all seats into `seen`, zeros at first."""
+    """Write the observations of all seats (players) into `seen`, which are zeros at first."""
     team, U, facts = s.heroes.shape[1] // 2, s.units.shape[1], np.empty((s.units.shape[1], 6), np.float32)
     allies, enemies, creeps, towers = seen.allies, seen.enemies, seen.creeps, seen.towers
     A, C, T = allies.shape[2], creeps.shape[2], towers.shape[2]
@@ -249,7 +252,7 @@ BAR = 3  # height of a bar in pixels
 
 def draw_lanes(s: Batch, m: int) -> np.ndarray:
     """Return an image of match m, uint8 [H, W, 3], with side 0's core to the left. Heroes are discs with bars of health
-    and mana, creeps are dots, towers and cores are squares with a bar of health.
+    and mana. Creeps are dots. Towers and cores are squares with a bar of health.
     """
     units, heroes, lanes = s["units"][m], s["heroes"][m], s["wave"].shape[2]
     half, team, y = len(units) // 2, len(heroes) // 2, w.FIRST_LANE + w.LANE_APART * (lanes - 1) // 2

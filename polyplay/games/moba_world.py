@@ -1,13 +1,13 @@
-"""The lane game, a small MOBA: options, state arrays, units, legal actions.
+"""The lane game, a small MOBA (multiplayer online battle arena): options, state arrays, units, legal actions.
 
-Arrays hold the states of many matches. Rules are in moba_rules, observations and rewards in moba_views.
+Arrays hold the states of many matches. Rules are in moba_rules. Observations and rewards are in moba_views.
 
-All numbers are integers: lengths in thousandths of a cell, times in steps. A time at which something becomes possible
-is stored as the match's age at that time. x leads from the base of side 0 to the base of side 1, y from one edge of the
-map to the other. A map equals its mirror image in x, and each side sees the map from its own base.
+All numbers are integers. Lengths are in thousandths of a cell, and times in steps. If something becomes possible at a
+later time, the match's age at that time is stored. x leads from the base of side 0 to the base of side 1, and y from
+one edge of the map to the other. A map equals its mirror image in x. Each side sees the map from its own base.
 
-Units of a side, in order: heroes; SLOTS creeps per lane; the outer and the inner tower of each lane; the core. Side 1's
-units follow side 0's. Seats 0 … n-1 are the heroes of side 0, seats n … 2n-1 those of side 1.
+The units of a side are, in order: heroes; SLOTS creeps per lane; the outer and the inner tower of each lane; the core.
+Side 1's units follow side 0's. Seats (players) 0 … n-1 are the heroes of side 0, and seats n … 2n-1 those of side 1.
 """
 
 from __future__ import annotations
@@ -83,7 +83,9 @@ KINDS = ("shaped", "win")  # kinds of rewards
 
 @dataclass(frozen=True)
 class LaneWorld:
-    """Options of arena:moba. reward: shaped, by moba_views.REWARDS; or win, 1 for a won match and -1 for a lost match.
+    """Options of the environment arena:moba.
+
+    reward: "shaped" (by moba_views.REWARDS), or "win" (1 for a won match and -1 for a lost match).
     randomize: how much the starts of matches differ, from 0 to 1.
     """
 
@@ -110,7 +112,7 @@ class LaneWorld:
 
     @property
     def sets(self) -> tuple[int, int, int, int]:
-        """Numbers of observation rows for allies, enemies, creeps and buildings; `unit` counts rows in this order."""
+        """Numbers of observation rows for allies, enemies, creeps and buildings. `unit` counts rows in this order."""
         return max(self.team - 1, 1), self.team, SHOWN * self.lanes, 2 * (2 * self.lanes + 1)
 
     @property
@@ -126,7 +128,7 @@ class LaneWorld:
         return {name: Field(shape, "float32") for name, shape in shapes.items()}
 
     def arrays(self, n: int) -> Batch:
-        """Return the initial arrays of n matches. P: seats; U: units."""
+        """Return the initial arrays of n matches, with P seats (players) and U units."""
         P, U = self.seats, 2 * (self.team + (SLOTS + 2) * self.lanes + 1)
         return {
             "units": np.zeros((n, U, 6), np.int32),
@@ -157,7 +159,7 @@ def count_lanes(units: np.ndarray, team: int) -> int:
 
 @compiled
 def middle(lanes: int) -> int:
-    """Return the y of the cores on a map with this number of lanes."""
+    """Return the y of the cores (main buildings) on a map with this number of lanes."""
     return FIRST_LANE + LANE_APART * (lanes - 1) // 2
 
 
@@ -169,7 +171,7 @@ def unit_of(units: np.ndarray, team: int, p: int) -> int:
 
 @compiled
 def forward(side: int, x: int) -> int:
-    """Convert x to the distance from a side's edge of the map, or this distance to x."""
+    """Convert x to the distance from a side's edge of the map, or such a distance to x."""
     return x if side == 0 else WIDTH - x
 
 
@@ -182,7 +184,9 @@ def gap2(units: np.ndarray, u: int, v: int) -> int:
 
 @compiled
 def is_open(units: np.ndarray, team: int, u: int) -> bool:
-    """Tell whether a unit can be hurt: inner towers once the lane's outer tower fell, cores once an inner tower did."""
+    """Tell whether a unit can be hurt. An inner tower can be hurt if the lane's outer tower has fallen. A core can be
+    hurt if any inner tower of its side has fallen. All other units can be hurt.
+    """
     half = len(units) // 2
     first = half if u >= half else 0
     lanes = count_lanes(units, team)
@@ -199,7 +203,7 @@ def is_open(units: np.ndarray, team: int, u: int) -> bool:
 
 @compiled
 def can_attack(units: np.ndarray, team: int, p: int, v: int) -> bool:
-    """Tell whether unit v is a living enemy that seat p could hit at close distance. v: -1 if there is no unit."""
+    """Tell whether unit v is a living enemy that seat p could hit at close distance. If v is -1, there is no unit."""
     theirs = (v >= len(units) // 2) == (p < team)
     return bool(v >= 0 and theirs and units[v, HEALTH] > 0 and is_open(units, team, v))
 
@@ -216,7 +220,7 @@ def can_cast_at(units: np.ndarray, team: int, p: int, v: int) -> bool:
 
 @compiled
 def can_use(heroes: np.ndarray, p: int, primary: int, age: int) -> bool:
-    """Tell whether seat p has the mana for the ability `primary`, and the ability is ready again, at `age`."""
+    """Tell whether seat p has the mana for the ability `primary`, and the ability is ready again at `age`."""
     mana = BOLT_MANA if primary == CAST_BOLT else BLAST_MANA if primary == CAST_BLAST else HEAL_MANA
     return bool(heroes[p, primary - CAST_BOLT + BOLT] <= age and heroes[p, MANA] >= mana)
 
@@ -248,7 +252,7 @@ def strength(heroes: np.ndarray, p: int) -> int:
 
 @compiled
 def hurt(units: np.ndarray, killer: np.ndarray, u: int, damage: int, by: int) -> None:
-    """Reduce a unit's health. If the damage kills the unit, store the seat `by` (-1: none) in `killer`."""
+    """Reduce a unit's health. If the damage kills the unit, store the seat `by` in `killer` (-1: no seat)."""
     if 0 < units[u, HEALTH] <= damage:
         killer[u] = by
     units[u, HEALTH] -= damage
@@ -266,8 +270,10 @@ def go(units: np.ndarray, u: int, dx: int, dy: int, speed: int) -> None:
 
 @compiled
 def legal_actions(s: LaneMatches, primary: np.ndarray, unit: np.ndarray) -> None:
-    """Write masks of legal actions into primary, bool [n, P, 8], and unit, bool [n, P, 8, rows]: the rows at which each
-    primary may aim, or all rows if a primary aims at no unit. A hero with full health and mana can't go home.
+    """Write masks of legal actions into primary, bool [n, P, 8], and unit, bool [n, P, 8, rows].
+
+    `unit` has the rows at which each primary may aim, or all rows if a primary aims at no unit. A hero with full health
+    and mana can't go home.
     """
     n, P, half, reach = len(unit), unit.shape[1], s.units.shape[1] // 2, CAST_RANGE * CAST_RANGE
     team, bodies = P // 2, half - 1 - 2 * s.wave.shape[2]

@@ -1,7 +1,7 @@
-"""OpenSpiel's games as board games: `game:spiel:hex(board_size=5)`, `game:spiel:module:NAME`.
+"""Games of OpenSpiel as board games: `game:spiel:hex(board_size=5)`, `game:spiel:module:NAME`.
 
-Available are zero-sum games in which two players move in turn, without chance or hidden information. Where OpenSpiel
-lets a player move again, the opponent must pass in between. A game that reaches LONGEST moves is drawn.
+A game must be zero-sum, with two players who move in turn, without chance or hidden information. If OpenSpiel lets a
+player move again, the opponent must pass in between. A game that reaches LONGEST moves is drawn.
 """
 
 from __future__ import annotations
@@ -36,8 +36,9 @@ _stderr_alone = threading.Lock()  # one redirection of stderr at a time, as all 
 
 
 class SpielGame(GameRules):
-    """A game of OpenSpiel, with a pass as the last action. A position is an int16 array: the number of moves so far, 1
-    if the player to move must pass, and the moves.
+    """Game of OpenSpiel. Its last action is a pass.
+
+    A position is an int16 array: the number of moves so far, 1 if the player to move must pass (else 0), and the moves.
     """
 
     def __init__(self, name: str):
@@ -78,7 +79,9 @@ class SpielGame(GameRules):
         return GOES_ON
 
     def write_planes(self, position: np.ndarray, out: np.ndarray) -> None:
-        """Write OpenSpiel's observation tensor of the player to move; the last plane is 1 for the first player."""
+        """Write OpenSpiel's observation tensor of the player to move. The last plane is 1 if the first player is to
+        move, else 0.
+        """
         moves = moves_of(position)
         n = len(moves) // 2
         self.observer(self.state(moves), self._player(n), out[:-1].reshape(-1))
@@ -96,7 +99,7 @@ class SpielGame(GameRules):
         return found
 
     def _player(self, n: int) -> int:
-        """Return the player to move after n moves, passes included, by OpenSpiel's numbers."""
+        """Return OpenSpiel's number of the player to move after n moves, passes included."""
         return (self.first + n) % 2
 
     def stones(self, position: np.ndarray) -> np.ndarray | None:
@@ -125,8 +128,8 @@ def moves_of(position: np.ndarray) -> bytes:
 
 
 def load_game(name: str) -> Any:
-    """Return OpenSpiel's game of that name, which may have parameters (hex(board_size=5)) or a module that registers
-    the game (module:NAME). Raises UserError: the game does not exist or is not supported.
+    """Return OpenSpiel's game of that name. The name may have parameters, as in hex(board_size=5), or a module that
+    registers the game, as in module:NAME. Raises UserError if the game does not exist or is not supported.
     """
     try:
         import pyspiel
@@ -149,7 +152,7 @@ def load_game(name: str) -> Any:
 
 @contextmanager
 def refusals_of(name: str) -> Iterator[None]:
-    """Turn OpenSpiel's exceptions into UserErrors of one line, and drop what OpenSpiel prints about them."""
+    """Turn exceptions of OpenSpiel into UserErrors of one line, and drop what OpenSpiel prints about them."""
     try:
         with _stderr_held():
             yield
@@ -160,7 +163,7 @@ def refusals_of(name: str) -> Iterator[None]:
 
 @contextmanager
 def _stderr_held() -> Iterator[None]:
-    """Hold back the process's output to stderr; at the end print it, or after an exception drop it."""
+    """Hold back the process's output to stderr. Print it at the end, or drop it after an exception."""
     with _stderr_alone, tempfile.TemporaryFile() as held:
         stderr = os.dup(2)
         try:
@@ -189,7 +192,9 @@ def _unfit(kinds: Any, game: Any) -> str:
 
 
 def _unplayable(game: Any) -> str:
-    """Return the reason why a game can't be played, or "". A game without cells may crash when asked for moves."""
+    """Return the reason why a game can't be played, or "" if it can. A game without cells may crash when asked for
+    moves.
+    """
     if min(game.num_distinct_actions(), *game.observation_tensor_shape()) < 1:
         return "its board has no cells"
     begin = game.new_initial_state()

@@ -1,9 +1,9 @@
-"""Board games that a user's module defines: `game:module:Game`, in plain Python or compiled with Numba.
+"""Board games that you define in a module of your own: `game:module:Game`, in plain Python or compiled with Numba.
 
-The search and the environment pool are compiled. They call `legal`, `play` and `write_planes` by their addresses
-(board_rules.call_rules): a Python method through ctypes, which takes the GIL at each call; a compiled method as a C
-function, without the GIL. An address is valid in one process only, so processes exchange a game's name and import the
-game.
+The search and the environment pool are compiled code. They call the methods `legal`, `play` and `write_planes` of a
+game by memory addresses (board_rules.call_rules). A Python method is called through ctypes, which takes Python's lock
+(GIL) at each call. A compiled method is called as a C function, without the GIL. An address is valid in one process
+only, so processes exchange the name of a game, and each imports the game.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ Function = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64
 
 
 class GameRules(ABC):
-    """Rules of a board game in which two players move in turn, without chance or hidden information.
+    """Base class for your own board game, in which two players move in turn, without chance or hidden information.
 
-    A position, int8 [size], holds everything that decides how the game continues. Methods must keep no data between
-    calls, as several threads may call them. `legal`, `play` and `write_planes` may be static methods under
-    `numba.njit`.
+    A position is an array int8 [size] that holds everything that decides how the game continues. Methods must store no
+    data between calls, because several threads may call them. The methods `legal`, `play` and `write_planes` may be
+    static methods under `numba.njit`, which makes them fast.
     """
 
     actions: int  # number of actions
@@ -60,39 +60,45 @@ class GameRules(ABC):
     slanted = False  # whether each row lies half a cell further right than the one above
 
     def start(self) -> np.ndarray:
-        """Return the initial position; by default, all zeros."""
+        """Return the initial position. By default, it is all zeros."""
         return np.zeros(self.size, np.int8)
 
     @abstractmethod
     def legal(self, position: np.ndarray) -> Sequence[int] | np.ndarray:
-        """Return the legal actions of an unfinished position, at least one: a player who can't move needs a pass."""
+        """Return the legal actions of an unfinished position, at least one. A player who can't move needs a pass."""
 
     @abstractmethod
     def play(self, position: np.ndarray, action: int) -> int:
-        """Apply a legal action to the position; return GOES_ON, or WON, DRAWN or LOST for the player who moved."""
+        """Apply a legal action to the position. Return GOES_ON, or WON, DRAWN or LOST for the player who moved."""
 
     @abstractmethod
     def write_planes(self, position: np.ndarray, out: np.ndarray) -> None:
-        """Write the planes that the player to move sees into `out`, float32 [planes, rows, columns], zeros at first."""
+        """Write the planes (network input) that the player to move sees into `out`. This is an array float32 [planes,
+        rows, columns] of zeros.
+        """
 
     def stones(self, position: np.ndarray) -> np.ndarray | None:
         """Return the contents of the cells, int8 [rows · columns]: 0 empty, 1 a stone of the first player, 2 of the
-        second. Return None in games whose action i is not a move at cell i; only a terminal can show such games.
+        second.
+
+        Return None if action i is not a move at cell i. Only a terminal can show such games.
         """
         return None
 
     def move_name(self, action: int) -> str:
-        """Return the name of an action, or "" to use the name of its cell if `stones` gives cells, else its number."""
+        """Return the name of an action. If it is "", the action is named by its cell if `stones` gives cells, and else
+        by its number.
+        """
         return ""
 
     def draw(self, position: np.ndarray) -> str:
-        """Return the board as text, or "" to show what `stones` gives, or else the position's numbers."""
+        """Return the board as text. If it is "", what `stones` gives is shown, or else the position's numbers."""
         return ""
 
 
 @cache
 def load(name: str) -> GameRules:
-    """Return the rules of a game, module:Class or spiel:NAME. Raises UserError: the rules can't be loaded."""
+    """Return the rules of a game called module:Class or spiel:NAME. Raises UserError if the rules can't be loaded."""
     if name.startswith("spiel:"):
         from polyplay.games.open_spiel import SpielGame
 
@@ -131,7 +137,7 @@ def _check_declared(name: str, rules: GameRules) -> None:
 
 
 def said(e: BaseException) -> str:
-    """Return one line about an exception of the user's code: its type, its text, and where it was raised."""
+    """Return one line about an exception of the user's code: its type, its text, and the place where it was raised."""
     frames = [f for f in traceback.extract_tb(e.__traceback__) if not f.filename.startswith((user_modules.OURS, "<"))]
     where = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
     return f"{type(e).__name__}: {' '.join(str(e).split())[:300]}{where}"
@@ -171,7 +177,7 @@ def _calls(rules: GameRules, view: Callable[..., Any]) -> dict[int, Callable[...
 
 
 class Calls:
-    """The rules of a game in this process, and the addresses of the rules' methods."""
+    """Rules of a game in this process, with the memory addresses of the rules' methods for compiled code."""
 
     def __init__(self, name: str):
         self.name, self.rules = name, load(name)
@@ -204,7 +210,7 @@ class Calls:
         return int(made.address or 0)
 
     def _guard(self, n: int, call: Callable[..., Any]) -> int:
-        """Return the address of a function that stores exceptions in `failure`, as compiled code can't pass them on."""
+        """Return the address of a function that stores exceptions in `failure`. Compiled code can't pass them on."""
 
         def guarded(position: int, word: int, answer: int) -> None:
             try:
@@ -215,18 +221,18 @@ class Calls:
         return self._address(guarded)
 
     def _note(self, n: int, answer: int, _: int) -> None:
-        """Store in `failure` an error message about the result `answer` of method n."""
+        """Write an error message about the result `answer` of method number n into `failure`."""
         failure.text, failure.raised = f"game:{self.name}: {METHODS[n]} {failure.raised or WRONG[answer]}", ""
 
 
 @cache
 def calls_of(name: str) -> Calls:
-    """Return the Calls of a game, one object per process. Raises UserError: the rules are unusable."""
+    """Return the Calls of a game, one object per process. Raises UserError if the rules are unusable."""
     return Calls(name)
 
 
 def keep_newest(known: OrderedDict[bytes, Any], key: bytes, value: Any, most: int) -> None:
-    """Set known[key], make this entry the newest, and drop the oldest entry if there are more than `most`."""
+    """Set known[key] and make this entry the newest. If there are more than `most` entries, drop the oldest."""
     known[key] = value
     known.move_to_end(key)
     if len(known) > most:
@@ -235,7 +241,7 @@ def keep_newest(known: OrderedDict[bytes, Any], key: bytes, value: Any, most: in
 
 @dataclass(frozen=True)
 class OwnGame(boards.Game):
-    """A board game by a user's or OpenSpiel's rules. name: module:Class, or spiel:NAME."""
+    """Board game by a user's rules (name module:Class) or by OpenSpiel's rules (name spiel:NAME)."""
 
     binary = False
     calls = property(lambda self: calls_of(self.name))
@@ -252,7 +258,7 @@ class OwnGame(boards.Game):
 
     @classmethod
     def of(cls, name: str) -> OwnGame:
-        """Load the game called `name`. Raises UserError: the rules can't be loaded."""
+        """Load the game called `name`. Raises UserError if the rules can't be loaded."""
         return cls(name, *calls_of(name).rules.planes[1:])
 
     @property
@@ -280,8 +286,8 @@ class OwnGame(boards.Game):
             keep_newest(self.calls.shown, planes[i].tobytes(), (start if over[i] else records[i]).tobytes(), SHOWN)
 
     def records(self, planes: np.ndarray) -> np.ndarray:
-        """Return the positions that planes show, if `remember` got the planes; after a game's end, the initial
-        position. Raises ValueError: the planes are unknown.
+        """Return the positions that these planes show. Planes that `remember` has not seen lately are unknown. After
+        the end of a game, the result is the initial position. Raises ValueError if planes are unknown.
         """
         found = [self.calls.shown.get(shown.tobytes()) for shown in np.ascontiguousarray(planes, np.float32)]
         if None in found:
@@ -312,7 +318,7 @@ class OwnGame(boards.Game):
 
 @dataclass
 class RandomGame:
-    """A random game that checks rules. Compiled methods run as Python, so that an index outside an array raises."""
+    """Random game that checks rules. Compiled methods run as Python, so an index outside an array raises an error."""
 
     name: str
     rules: GameRules
@@ -322,7 +328,7 @@ class RandomGame:
         need(good, f"game:{self.name}: after {self.moves} moves {text}")
 
     def ask(self, method: str, *given: Any) -> Any:
-        """Call a method of the rules. Raises UserError: the method raised an exception."""
+        """Call a method of the rules. Raises UserError if the method raises an exception."""
         own = getattr(self.rules, method)
         try:
             return (own.py_func if isinstance(own, Dispatcher) else own)(*given)
@@ -338,7 +344,7 @@ class RandomGame:
         return found.copy()
 
     def look(self, position: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return a position's legal actions in ascending order, and its planes. Raises UserError: a result is wrong."""
+        """Return the legal actions of a position, ascending, and its planes. Raises UserError if a result is wrong."""
         kept, planes, most = position.copy(), np.zeros(self.rules.planes, np.float32), self.rules.actions
         given = self.ask("legal", position)
         self.ask("write_planes", position, planes)
@@ -365,7 +371,7 @@ class RandomGame:
         return int(result)
 
     def game(self, rng: np.random.Generator) -> list[tuple[np.ndarray, np.ndarray, int, int]]:
-        """Play random moves; return (legal actions and planes before the move, action, result) for each move."""
+        """Play random moves. Return (legal actions and planes before the move, action, result) for each move."""
         position, result, found = self.begin(), GOES_ON, []
         while result == GOES_ON and self.moves < self.rules.longest:
             legal, planes = self.look(position)
@@ -375,7 +381,7 @@ class RandomGame:
         return found
 
     def mirror(self, game: list[tuple[np.ndarray, np.ndarray, int, int]], which: int) -> None:
-        """Replay a game under the symmetry number `which`. Raises UserError: the replay is not the symmetric game."""
+        """Replay a game under symmetry number `which`. Raises UserError if the replay is not the symmetric game."""
         (cells, actions), position = self.rules.symmetries[which], self.begin()
         for legal, planes, action, result in game:
             seen, shown = self.look(position)
@@ -398,7 +404,9 @@ def _described(value: Any) -> str:
 
 @cache
 def check_rules(name: str) -> None:
-    """Check rules: play random games; replay the last one under each symmetry. Raises UserError: a rule is broken."""
+    """Check the rules of a game: play random games, and replay the last one under each symmetry. Raises UserError if a
+    rule is broken.
+    """
     rules = load(name)
     trial, rng, until = RandomGame(name, rules), np.random.default_rng(0), time.monotonic() + SECONDS
     for _ in range(GAMES):

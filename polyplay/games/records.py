@@ -1,8 +1,9 @@
-"""Records of board-game positions: the common header, results of moves, options for resigning.
+"""Records of board-game positions: their common header, results of moves, and options for resigning.
 
-A record is an int8 array. It begins with a header: the player to move (0 first, 1 second), ply % 128, ply // 128, and a
-number that the game defines. Cells follow, row by row from the top: 0 empty, 1 a stone of the first player, 2 of the
-second. A game may add more data. A user's game has its own position in place of the cells.
+A record is an int8 array. It begins with a header of four numbers: the player to move (0 first, 1 second), ply % 128,
+ply // 128, and a number that the game defines. The cells of the board follow, row by row from the top. A cell is 0 if
+empty, 1 with a stone of the first player, 2 with a stone of the second. A game may add more data. In place of the
+cells, a user's game has its position in a format of its choice.
 """
 
 from __future__ import annotations
@@ -58,7 +59,9 @@ class ResignOptions:
 
     @classmethod
     def parse(cls, given: str) -> ResignOptions:
-        """Parse the option --resign: auto, off, or a threshold v from -1 to 0. Raises UserError: any other text."""
+        """Parse the option --resign: auto, off, or a threshold v from -1 to 0. Raises UserError if the text is not one
+        of these.
+        """
         if given in ("auto", "off"):
             return cls(played_on=0.1 if given == "auto" else 1.0)
         try:

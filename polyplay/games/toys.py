@@ -1,13 +1,14 @@
 """Small games in which a policy learns within seconds.
 
-NumPy steps many lanes (parallel environments) at once. A pool's state() and load() are exact.
+NumPy steps many lanes (parallel environments) at once. state() saves a pool of games exactly, and load() restores it.
 
-toy:catch     bsuite's catch: a paddle under a falling ball; random play scores about -0.6, perfect play 1.
-toy:memory    only the first observation shows a cue, which the last action must name; without memory, 2 cues score 0.
-toy:rps       rock-paper-scissors for two players; toy:skirmish: two units against two, with four players.
+toy:catch      bsuite's catch, a paddle under a falling ball. Random play scores about -0.6, perfect play 1.
+toy:memory     Only the first observation shows a cue, which the last action must name. Without memory, 2 cues score 0.
+toy:rps        Rock-paper-scissors for two players.
+toy:skirmish   Two units fight two others. Each of the four units has a player.
 
-toy:module:Class is your own game, a dataclass that inherits Toy. The name can set options: toy:memory+cues=4 sets a
-number, toy:module:Class+mask sets `mask` to True.
+toy:module:Class is your own game, a dataclass that inherits Toy. The name can set options of a game. For example,
+toy:memory+cues=4 sets a number, and toy:module:Class+mask sets `mask` to True.
 """
 
 from __future__ import annotations
@@ -35,12 +36,13 @@ Draw = Callable[[], np.ndarray]  # returns uniform random numbers in [0, 1), one
 
 
 class Toy(ABC):
-    """Base class of a game that steps n episodes or matches at once, in arrays [n, …]. Your own games are dataclasses
-    that inherit Toy; a game's fields are its options.
+    """Base class of small games. A game steps n episodes or matches at once, in arrays [n, …].
 
-    With several `seats` (players of a match), observations, rewards and flags are [n, seats, …], and states have the
-    array `here`, bool [n, seats]: whether each seat plays. A seat may start late, and stops playing when terminated or
-    truncated. A match is over once no seat plays.
+    Write your own game as a dataclass that inherits Toy. The fields of the dataclass are the game's options.
+
+    A match has several `seats` (places of players). Its observations, rewards and flags are arrays [n, seats, …].
+    States have the array `here`, bool [n, seats], which says whether each seat plays. A seat may start late, and stops
+    playing when it is terminated or truncated. A match is over when no seat plays.
     """
 
     classes: Mapping[str, int | tuple[int, ...]] = {}  # numbers of values of discrete observations, see EnvSpec
@@ -66,32 +68,34 @@ class Toy(ABC):
 
     @abstractmethod
     def reset(self, draw: Draw, n: int) -> Arrays:
-        """Return states of n new episodes or matches: a dict of arrays [n, …] with fixed keys. draw: see Draw."""
+        """Return the states of n new episodes or matches: a dict of arrays [n, …] with fixed keys. draw: see Draw."""
 
     @abstractmethod
     def step(self, s: Arrays, action: Tree, draw: Draw) -> tuple[Any, ...]:
-        """Step the states s. A game of one player returns (new states, reward [n], terminated [n], truncated [n]).
+        """Make one step from the states s.
 
-        A game of several players returns (new states, row): a dict of reward, terminated and truncated [n, seats], and
-        of `events` [n, seats, events] and `team_reward` [n, seats] if the game has them. Actions and results of seats
-        that do not play are ignored.
+        A game of one player returns (new states, reward [n], terminated [n], truncated [n]).
+
+        A game of several players returns (new states, row). The row is a dict of reward, terminated and truncated [n,
+        seats]. It also has `events` [n, seats, events] and `team_reward` [n, seats] if the game has them. Actions and
+        results of seats that do not play are ignored.
         """
 
     @abstractmethod
     def see(self, s: Arrays) -> Tree:
-        """Return observations [n, *obs.shape], or with several seats [n, seats, *obs.shape]."""
+        """Return observations [n, *obs.shape], or [n, seats, *obs.shape] if the game has several seats."""
 
     def legal(self, s: Arrays) -> Tree:
-        """Return masks of legal actions, bool [n, (seats,) *legality.shape]; only called if `legality` is set."""
+        """Return masks of legal actions, bool [n, (seats,) *legality.shape]. Only called if `legality` is set."""
         raise NotImplementedError(f"{type(self).__name__} has a legality, but no legal()")
 
     def picture(self, s: Arrays, m: int) -> tuple[np.ndarray, float] | None:
-        """Return an image of match m, RGB uint8 [H, W, 3], and images per second; None if the game has no images."""
+        """Return an image of match m, RGB uint8 [H, W, 3], and images per second. Return None if the game has none."""
         return None
 
 
 def _check(toy: Any, good: bool, needs: str) -> None:
-    """Check the options of a toy. Raises UserError, with their values: `good` is false. needs: text of the rule."""
+    """Check the options of a toy game. Raises UserError if `good` is false. needs: text of the rule."""
     need(good, f"{needs}, got {', '.join(f'{name}={value!r}' for name, value in asdict(toy).items())}")
 
 
@@ -100,7 +104,9 @@ def _check(toy: Any, good: bool, needs: str) -> None:
 
 @dataclass(frozen=True)
 class RockPaperScissors(Toy):
-    """Two players; the observation is 1. Actions: rock, paper, scissors. A round gives 1 if won, -1 if lost, else 0."""
+    """Rock-paper-scissors for two players. The actions are rock, paper and scissors, and the observation is always 1. A
+    round gives reward 1 if won, -1 if lost, and 0 if drawn.
+    """
 
     rounds: int = 1  # rounds per match
 
@@ -126,18 +132,22 @@ class RockPaperScissors(Toy):
 
 @dataclass(frozen=True)
 class Skirmish(Toy):
-    """Two teams of two units, one per seat. In each step, all units shoot at once, each at one of the two enemies. A
-    shot hits with probability `accuracy`. A unit hit once in a step loses 1 health; a unit hit by both enemies loses 4.
-    A unit without health dies: its seat gets reward -1/2, and the seats that hit the unit in that step share 1/2. So a
-    team's return is half its kills minus half its losses. A match is terminated when a team, or both, is dead, and
-    truncated after `steps` steps. The second unit of each team arrives after `late` steps.
+    """Fight of two teams of two units, with one player per unit.
 
-    Observation: the unit's place in its team (0 or 1), then health as a fraction (0 if dead or not yet arrived) of the
-    unit, its teammate, the first enemy, the second enemy. Actions: shoot at the first or at the second enemy. Events of
-    a seat: hits, kills it had a part in, its death. Team reward: the mean of the team's two rewards.
+    In each step, all units shoot at once, each at one of the two enemies. A shot hits with probability `accuracy`. A
+    unit that is hit once in a step loses 1 health. A unit that both enemies hit loses 4. A unit without health dies.
+    Then its seat (player) gets reward -1/2, and the seats that hit the unit in that step share 1/2. So a team's return
+    is half its kills minus half its losses.
 
-    The bot `focus` wins 98.6 % of its matches against the bot `opposite`; random play wins about two in three against
-    `opposite`.
+    A match is terminated when a team is dead, or both are. It is truncated after `steps` steps. The second unit of each
+    team arrives after `late` steps.
+
+    Observation: the unit's place in its team (0 or 1), then the health of the unit, its teammate, the first enemy and
+    the second enemy. Health is a fraction, and 0 if a unit is dead or has not arrived yet.
+    Actions: shoot at the first enemy, or at the second.
+    Events of a seat: its hits, the kills it had a part in, its death. Team reward: the mean of the team's two rewards.
+
+    The bot `focus` wins 98.6 % of its matches against the bot `opposite`. Random play wins about two in three.
     """
 
     health: int = 8
@@ -189,14 +199,14 @@ class Skirmish(Toy):
 
     @staticmethod
     def opposite(obs: np.ndarray, mask: None = None) -> np.ndarray:
-        """Return actions for obs [..., 5]: shoot at the enemy of the same place if alive, else at the other enemy."""
+        """Return actions for obs [..., 5]: shoot at the enemy with the same place if alive, else at the other."""
         place = obs[..., 0] == 1
         opposite = np.where(place, obs[..., 4], obs[..., 3])
         return np.where(opposite > 0, place, ~place).astype(np.int64)
 
     @staticmethod
     def focus(obs: np.ndarray, mask: None = None) -> np.ndarray:
-        """Return actions for obs [..., 5]: shoot at the living enemy with less health, at the first if equal."""
+        """Return actions for obs [..., 5]: shoot at the living enemy with less health, or at the first if equal."""
         first, second = obs[..., 3], obs[..., 4]
         return ((second > 0) & ((first == 0) | (second < first))).astype(np.int64)
 
@@ -206,8 +216,11 @@ NUMBER, DIGITS = re.compile(r"-?(\d+\.?\d*|\.\d+)"), 300  # a number in a name; 
 
 @dataclass(frozen=True)
 class Catch(Toy):
-    """A paddle must catch a falling ball. Observation: the flattened board, 0 except 1 (uint8: 255) at the ball and the
-    paddle. Actions: left, stay, right. Reward at the end: 1 if caught, else -1.
+    """Game in which a paddle must catch a falling ball.
+
+    Observation: the flattened board. It is 0, except for 1 (if uint8, 255) at the ball and at the paddle.
+    Actions: left, stay, right.
+    Reward: at the end, 1 if the ball is caught, else -1.
     """
 
     rows: int = 10
@@ -241,10 +254,11 @@ class Catch(Toy):
 
 @dataclass(frozen=True)
 class MemoryGame(Toy):
-    """Observation: the cue as one-hot, in the first step only, and a light that is on when the answer is due.
+    """Game in which a player must remember a cue.
 
-    An episode: the cue; `delay` observations without the cue, the last with the light on; the end. The action in the
-    light is the answer: reward 1 if the answer equals the cue, else -1.
+    Observation: the cue as one-hot in the first step only, and a light that is on when the answer is due. After the
+    cue, an episode has `delay` observations without the cue. The light is on in the last of them. The action in the
+    light is the answer. It gives reward 1 if it equals the cue, else -1, and the episode ends.
     """
 
     cues: int = 2
@@ -284,7 +298,7 @@ ARENAS = {"arena:ctf": "polyplay.games.ctf:CaptureTheFlag", "arena:moba": "polyp
 
 
 def toy(envs: Envs) -> Toy:
-    """Return the game that `envs` names, such as toy:catch or arena:moba+team=2+lanes=1. Raises UserError: the game,
+    """Return the game that `envs` names, such as toy:catch or arena:moba+team=2+lanes=1. Raises UserError if the game,
     its module or an option does not exist.
     """
     kind, _, rest = envs.title.partition(":")
@@ -305,7 +319,7 @@ def toy(envs: Envs) -> Toy:
 
 
 def own_class(name: str) -> type[Toy]:
-    """Return the class of a user's toy, "module:Class". Raises UserError: the class is not a Toy, or lacks a method."""
+    """Return the class of a user's game, "module:Class". Raises UserError if it is not a Toy, or lacks a method."""
     made: Any = build.imported(name)
     if not (isinstance(made, type) and issubclass(made, Toy) and is_dataclass(made)):
         raise UserError(f"--env: toy:{name} must be a dataclass that inherits {__name__}.Toy")
@@ -315,7 +329,9 @@ def own_class(name: str) -> type[Toy]:
 
 
 def _try(game: Toy, spec: EnvSpec) -> None:
-    """Try a game: reset and step two matches. Raises UserError: a method raises, or returns wrong shapes or types."""
+    """Check a game by a reset and a step of two matches. Raises UserError if a method raises, or returns wrong shapes
+    or types.
+    """
     n, rng, alone = 2, np.random.default_rng(0), game.seats == 1
     lead, draw = (n,) if alone else (n, game.seats), lambda: rng.random(n)
     states = _called(game.reset, draw, n)
@@ -340,7 +356,7 @@ def _try(game: Toy, spec: EnvSpec) -> None:
 
 
 def _called(method: Callable[..., Any], *given: Any) -> Any:
-    """Call a method; return its result. Raises UserError: the method raised an exception."""
+    """Call a method and return its result. Raises UserError if the method raises an exception."""
     try:
         return method(*given)
     except Exception as e:
@@ -348,7 +364,7 @@ def _called(method: Callable[..., Any], *given: Any) -> Any:
 
 
 def _fit(method: Callable[..., Any], given: Tree, want: Spec, lead: tuple[int, ...]) -> None:
-    """Check a method's result `given`. Raises UserError: parts, shapes or types differ from the fields `want`."""
+    """Check a method's result `given`. Raises UserError if parts, shapes or types differ from the fields `want`."""
     got = {path: np.asarray(x) for path, x in tree.leaves(given)}
     needs = {path: np.empty(lead + f.shape, f.dtype) for path, f in tree.leaves(want)}
     right = [
@@ -365,7 +381,7 @@ def _refused(method: Callable[..., Any], given: str, allowed: str) -> UserError:
 
 
 def switch(word: str) -> tuple[str, bool | int | float | str]:
-    """Parse an option in a name into (name, value): `mask` is True, `planes=4` a number, other values are text."""
+    """Parse an option in a name into (name, value). `mask` becomes True, `planes=4` a number, and other values text."""
     name, equals, value = word.partition("=")
     if not equals:
         return name, True
@@ -375,7 +391,7 @@ def switch(word: str) -> tuple[str, bool | int | float | str]:
 
 
 def describe(envs: Envs) -> EnvSpec:
-    """Return the EnvSpec of a toy. Raises UserError: the name, an option or a user's toy is wrong."""
+    """Return the EnvSpec of a toy game. Raises UserError if the name, an option or a user's game is wrong."""
     game = toy(envs)
     if not all(isinstance(leaf, Field) for _, leaf in tree.leaves(game.obs)) or not isinstance(game.seats, int):
         wrong = f"obs must be a Field or a tree of them, and seats an int; got {game.obs!r}, {game.seats!r}"
@@ -394,18 +410,18 @@ def describe(envs: Envs) -> EnvSpec:
 
 
 def game_streams(seed: int, lane: int, n: int) -> np.ndarray:
-    """Return initial states of random streams, uint64 [n], for the n lanes of a run that begin with lane `lane`."""
+    """Return initial states of the random streams of n lanes, uint64 [n]. lane: the first lane's number in the run."""
     return lane_seeds(seed, lane, n).astype(np.uint64) * np.uint64(0xD1342543DE82EF95)  # streams lie far apart
 
 
 def game_rng(counters: np.ndarray, at: np.ndarray) -> np.ndarray:
-    """Advance the random streams `at` by SplitMix64 (Steele et al. 2014); return one uniform in [0, 1) from each."""
+    """Advance the random streams `at` by SplitMix64 (Steele et al. 2014). Return a uniform in [0, 1) from each."""
     counters[at] += SPLITMIX
     return (mix(counters[at]) >> np.uint64(11)) * 2.0**-53
 
 
 class ArrayPool(base_pool.BasePool):
-    """A pool whose whole state is the arrays in `_arrays`."""
+    """Pool of environments whose whole state is the arrays in `_arrays`."""
 
     _counters: np.ndarray  # states of the random streams, one per lane or match
 
@@ -421,7 +437,7 @@ class ArrayPool(base_pool.BasePool):
 
 
 class ToyPool(ArrayPool):
-    """A pool of a toy for one player. Lanes step in send(), in the caller's thread."""
+    """Pool of toy games for one player. Lanes (parallel environments) step in send(), in the caller's thread."""
 
     def __init__(self, envs: Envs, seed: int, lane: int):
         super().__init__(envs)
@@ -460,14 +476,16 @@ class ToyPool(ArrayPool):
 
 
 def connect(envs: Envs, seed: int, lane: int) -> Pool:
-    """Return a pool of a toy. Raises UserError: the name or an option is wrong."""
+    """Return a pool of toy games. Raises UserError if the name or an option is wrong."""
     if envs.spec.seats == 1:
         return ToyPool(envs, seed, lane)
     return MatchPool(envs, toy(envs), seed, lane)
 
 
 class MatchPool(ArrayPool):
-    """A pool of a toy for several players. A match steps in the send() with its last action, in the caller's thread."""
+    """Pool of toy games for several players. A match steps in the send() that brings its last action, in the thread of
+    the caller.
+    """
 
     def __init__(self, envs: Envs, game: Toy, seed: int, lane: int):
         self._table = shared_rows.seat_lanes(envs, seed, lane)
@@ -534,6 +552,6 @@ class MatchPool(ArrayPool):
         tree.write(self._rows, self._table.lanes[at], {"obs": self.game.see(states), **masks, **row})
 
     def _legal(self, states: Arrays) -> Tree:
-        """Return masks of legal actions; for seats that do not play, all actions are legal."""
+        """Return masks of legal actions. For seats (players) that do not play, all actions are legal."""
         masks, here = self.game.legal(states), states["here"]
         return masks if here.all() else tree.map(lambda m: m | ~here.reshape(*here.shape, *[1] * (m.ndim - 2)), masks)

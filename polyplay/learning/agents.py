@@ -1,6 +1,6 @@
-"""Learning workers that train several agents in turn, or train on windows (parts) of rollouts.
+"""Learning workers that train several agents in turn, or that train on windows (short pieces) of rollouts.
 
-Each agent learns from its own rollouts and has its own weights.
+If a worker trains several agents, each agent learns from its own rollouts and has its own weights.
 """
 
 from __future__ import annotations
@@ -35,7 +35,9 @@ from polyplay.weights.params import AgentParams, AgentSnapshot
 
 
 class PastAgents:
-    """Saves a learner's weights as a past agent, an opponent in the league, every `every` updates."""
+    """Saves the weights of an agent every `every` updates as a past agent, which later serves as an opponent in the
+    league.
+    """
 
     def __init__(self, ctx: WorkerContext, learner: Learner, league: League, every: int):
         self.ctx, self.learner, self.league, self.every = ctx, learner, league, every
@@ -45,15 +47,15 @@ class PastAgents:
         self.again = False  # whether the run resumed exactly: existing files then hold the same weights
 
     def save(self) -> Row:
-        """Return the update at which the next past agent is due, and the version that is written but not posted."""
+        """Return the update at which the next past agent is due, and the version that is written but not posted yet."""
         return {"due": self.due, "written": self.written}
 
     def load(self, saved: Row) -> None:
-        """Restore what `save` returned."""
+        """Restore the state that `save` returned."""
         self.due, self.written, self.again = saved["due"], saved["written"], True
 
     def look(self) -> None:
-        """After an update, write a past agent if one is due, and post the written one to the league."""
+        """Write a past agent if one is due, and post the written one to the league. Called after each update."""
         if self.written is None and self.learner.version >= self.due:
             self.due = self.learner.version + self.every
             self._write(self.learner.version)
@@ -77,7 +79,7 @@ class PastAgents:
 
 
 def past_agents(feed: Feed, league: League | None, every: int) -> PastAgents | None:
-    """Return the PastAgents of a feed's learner; None without a league, or if `every` is 0."""
+    """Return the PastAgents of a feed's learner. Return None if there is no league, or if `every` is 0."""
     return None if league is None or not every else PastAgents(feed.ctx, feed.learner, league, every)
 
 
@@ -85,7 +87,9 @@ def past_agents(feed: Feed, league: League | None, every: int) -> PastAgents | N
 
 
 class AgentCopies:
-    """Copies weights between agents, between two updates. Donor and receiver do not wait for each other."""
+    """Copies weights from one agent (the donor) to another (the receiver), between two updates, when the league orders
+    it. Donor and receiver do not wait for each other.
+    """
 
     def __init__(self, learner: Learner, orders: League, snapshot: AgentSnapshot, publish: Callable[[], None]):
         self.learner, self.orders, self.snapshot, self.publish = learner, orders, snapshot, publish
@@ -98,7 +102,7 @@ class AgentCopies:
         self.orders.hyper[self.agent] = [hyper[name] for name in self.orders.varied]
 
     def look(self) -> None:
-        """Carry out the league's order to copy, if one names this agent as donor or receiver."""
+        """Carry out the league's present order to copy weights, if it names this agent as donor or as receiver."""
         order, learner = self.orders.order(), self.learner
         if order is None:
             return
@@ -121,20 +125,22 @@ class AgentCopies:
         self.orders.copied(number, learner.version, donor_version)
 
     def save(self) -> Batch:
-        """Return the version of the last copy and, if a donor has written one for this agent, the snapshot to copy."""
+        """Return the version of the last copy, and the snapshot that a donor has written for this agent, if any."""
         order, since = self.orders.order(), {"since": np.array(self.since)}
         if order is None or order.agent != self.agent or self.snapshot.number != order.number:
             return since
         return {**since, "snapshot": self.snapshot.save()}
 
     def load(self, saved: Batch) -> None:
-        """Restore what `save` returned."""
+        """Restore the state that `save` returned."""
         self.since = int(saved["since"])
         if "snapshot" in saved:
             self.snapshot.load(saved["snapshot"])
 
     def outdated(self, version: np.ndarray) -> bool:
-        """Tell whether weights older than the last copy acted in any lane. version: versions of the rows [T+1, B]."""
+        """Return whether weights from before the last copy acted in any lane (parallel environment) of a rollout.
+        version: versions of the weights that acted, for the rows [T+1, B].
+        """
         return bool((version[0] < self.since).any())
 
 
@@ -142,7 +148,9 @@ APART = 7_919  # difference between two agents' seeds, so that initial weights d
 
 
 class JointProgress(LearnerPart):
-    """Adds one agent's steps to the joint count of all agents; the run ends when this count reaches the run's total."""
+    """Part of a learner that adds the agent's steps to the joint count of all agents. The run ends when this count
+    reaches the run's total.
+    """
 
     def __init__(self, params: AgentParams, agent: int):
         self.params, self.agent = params, agent
@@ -157,9 +165,11 @@ class JointProgress(LearnerPart):
 
 
 class AgentRollouts(Rollouts):
-    """Rollouts of several agents, each in its own part of the queue. league: holds past agents and orders to copy;
-    snapshot_every: an agent's updates between its past agents; initial: each agent's hyperparameters (empty: the
-    spec's).
+    """Source of rollouts of several agents. Each agent has its own part of the queue.
+
+    league: holds the past agents, and the orders to copy weights.
+    snapshot_every: number of an agent's updates between two of its past agents.
+    initial: hyperparameters of each agent; if empty, those of the spec.
     """
 
     replayable = False
@@ -182,7 +192,7 @@ class AgentRollouts(Rollouts):
 
 
 def learn_agents(ctx: WorkerContext, *, source: Source, spec: LearnerSpec, publish: AgentParams) -> Iterator[None]:
-    """Train agents ctx.index, ctx.index + ctx.n, … in turn, each on its own rollouts and with its own weights."""
+    """Train the agents ctx.index, ctx.index + ctx.n, … in turn. Each agent has its own rollouts and its own weights."""
     edge, agents = cast("RolloutQueue", source.edge), range(ctx.index, publish.agents, ctx.n)
     row = ctx.all_counters.workers - publish.agents  # the last rows of the counters belong to the agents
     own = {agent: replace(ctx, index=0, row=row + agent, seed=ctx.seed + APART * agent) for agent in agents}
@@ -203,7 +213,7 @@ def learn_agents(ctx: WorkerContext, *, source: Source, spec: LearnerSpec, publi
 
 
 def agent_spec(spec: LearnerSpec, agent: int, source: Source, params: AgentParams) -> LearnerSpec:
-    """Return one agent's LearnerSpec, with the agent's own hyperparameters."""
+    """Return the LearnerSpec of one agent, with the hyperparameters of this agent."""
     hyper, own = spec.hyperparameters, source.initial[agent] if source.initial else {}
     made = Hyperparameters(hyper.anneal, **{**hyper.configured, **own})
     made.schedules = hyper.schedules
@@ -211,7 +221,7 @@ def agent_spec(spec: LearnerSpec, agent: int, source: Source, params: AgentParam
 
 
 class AgentFeed(Feed):
-    """One agent's end of a queue, with the agent's learner; no other learner reads this agent's rollouts."""
+    """Connection of one agent's learner to the queue of rollouts. No other learner reads the rollouts of this agent."""
 
     def __init__(self, source: AgentRollouts, ctx: WorkerContext, learner: Learner, params: AgentParams):
         super().__init__(ctx, learner)
@@ -297,8 +307,8 @@ class AgentFeed(Feed):
         self.ctx.counters.depth(self.queue.depth)
 
     def save(self, dropped: bool = False) -> Iterator[None]:
-        """Save this agent's part of the checkpoint that is due; a run that resumes from this checkpoint starts new
-        matches. In a serial run do nothing: there `write_part` saves.
+        """Save this agent's part of the checkpoint that is due. A run that resumes from this checkpoint starts new
+        matches. Do nothing in a serial run, because `write_part` saves there.
         """
         if self.ctx.serial:
             return
@@ -327,7 +337,7 @@ WINDOW_METRICS = ("reuse", "staleness")
 
 @dataclass(frozen=True)
 class Windows(Source):
-    """Windows (consecutive rows) drawn from a queue's rollouts, which hold the recurrent state before each window."""
+    """Source of windows (consecutive rows) of a queue's rollouts, which hold the recurrent state before each window."""
 
     queue: RolloutQueue
     capacity: int  # windows in a learner's buffer
@@ -365,7 +375,7 @@ class Windows(Source):
 
 
 class PublishedWeights(NamedTuple):
-    """A copy of the weights' vector, and the version of the weights."""
+    """A copy of the weights as one vector, with the version of these weights."""
 
     flat: torch.Tensor
     version: int
@@ -378,7 +388,9 @@ class PublishedWeights(NamedTuple):
 
 
 class WindowBuffer:
-    """Buffer of windows [window, capacity, …], and the state before each. Learning begins when the buffer is full."""
+    """Buffer of the newest windows, [window, capacity, …], with the recurrent state before each window. Learning begins
+    when the buffer is full.
+    """
 
     def __init__(self, rows: Spec, state: Spec, window: int, capacity: int, reuse: float, seed: int):
         self.window, self.capacity, self.reuse = window, capacity, reuse
@@ -388,7 +400,7 @@ class WindowBuffer:
         self.random = np.random.default_rng(seed)
 
     def add(self, rows: Batch, state: Batch) -> None:
-        """Add a rollout's rows [T, lanes, …], with the states [windows, lanes, …] before its windows."""
+        """Add a rollout's rows [T, lanes, …], with the recurrent states [windows, lanes, …] before its windows."""
         lanes = next(x for _, x in tree.leaves(rows)).shape[1]
         for first in range(0, len(next(x for _, x in tree.leaves(rows))), self.window):
             at = (self.arrived + np.arange(lanes)) % self.capacity
@@ -398,14 +410,16 @@ class WindowBuffer:
             self.arrived += lanes
 
     def due(self, batch: int) -> bool:
-        """Tell whether `batch` windows may be drawn now, by the limit of reuse."""
+        """Return whether `batch` windows may be drawn now. The buffer must be full, and reuse (windows drawn ÷ windows
+        arrived) stays within its limit.
+        """
         if self.arrived < self.capacity:
             return False
         fresh = self.arrived - self.capacity + batch  # the first batch is due as soon as the buffer is full
         return not self.reuse or self.drawn + batch <= self.reuse * fresh
 
     def draw(self, batch: int) -> tuple[Batch, Batch]:
-        """Return copies of `batch` different windows [window, batch, …], and the states before them."""
+        """Draw `batch` different windows at random. Return copies [window, batch, …], and the states before them."""
         at = self.random.choice(self.capacity, batch, replace=False)
         self.drawn += batch
         rows = tree.map(lambda x: np.take(x, at, axis=1), self.rows)
@@ -417,7 +431,7 @@ class WindowBuffer:
         return {"rows": self.rows, "state": self.state}, counts
 
     def load(self, arrays: Batch, counts: Row) -> None:
-        """Restore what `save` returned. Raises ValueError: the saved buffer has other shapes."""
+        """Restore the state that `save` returned. Raises ValueError: the saved buffer has other shapes."""
         mine = {path: x.shape for path, x in tree.leaves({"rows": self.rows, "state": self.state})}
         saved = {path: x.shape for path, x in tree.leaves(arrays)}
         if mine != saved:
@@ -428,7 +442,7 @@ class WindowBuffer:
 
 
 class WindowFeed(Feed):
-    """A learner's end of the queue: adds rollouts with their targets to a buffer, and draws batches from the buffer."""
+    """A learner's connection to the queue. Adds rollouts with their targets to a buffer, and draws batches from it."""
 
     def __init__(self, source: Windows, ctx: WorkerContext, learner: Learner, params: AgentParams):
         super().__init__(ctx, learner)
@@ -454,7 +468,7 @@ class WindowFeed(Feed):
             ctx.hooks.write_part, ctx.hooks.number = self.write_part, lambda: learner.version
 
     def items(self) -> Iterator[Rollout | Nothing | None]:
-        """Yield rollouts, () when an update is due, or None when nothing came for a while."""
+        """Yield rollouts. Yield () when an update is due, and None when nothing came for a while."""
         rollouts = self.queue.batches(1).consumer(self.ctx.index, wait=bool(self.source.sample_reuse))
         while True:
             if self.source.sample_reuse and self.buffer.due(self.source.batch):
@@ -487,7 +501,7 @@ class WindowFeed(Feed):
             self.ctx.counters.depth(self.queue.depth)
 
     def _add(self, rows: Batch, state: Batch) -> None:
-        """Add a rollout [T+1, lanes] with the states [windows, lanes] before its windows."""
+        """Add a rollout [T+1, lanes] to the buffer, with the recurrent states [windows, lanes] before its windows."""
         with self.ctx.counters.timed("replay"):
             made = self._targets(rows)
             kept = {k: tree.map(lambda x: x[:-1], v) for k, v in rows.items() if k in self.buffer.rows}
@@ -497,8 +511,8 @@ class WindowFeed(Feed):
         self.since += rows["first"].shape[1] * (self.queue.T // self.queue.window)
 
     def _targets(self, rows: Batch) -> Batch:
-        """Compute advantage, target, valid [T, lanes] from the values stored while acting, and the agent's own reward
-        [T+1, lanes].
+        """Compute advantage, target and valid [T, lanes] from the values stored while acting. Also return the agent's
+        own reward [T+1, lanes].
         """
         learner, policy = self.learner, self.learner.policy
         learner.adjust()  # schedules apply to the first targets too
@@ -509,7 +523,7 @@ class WindowFeed(Feed):
         return {**self._loss().prepare(small, policy.reward_scale()), "reward": small["reward"]}
 
     def _loss(self) -> Loss:
-        """Return the loss; if `horizon` is a hyperparameter, with the discount for its present value."""
+        """Return the loss. If `horizon` is a hyperparameter, the loss has the discount for the present horizon."""
         loss, hyper = self.learner.spec.loss, self.learner.spec.hyperparameters.all()
         if not isinstance(loss, PPO) or "horizon" not in hyper:
             return loss
@@ -544,8 +558,8 @@ class WindowFeed(Feed):
         params.publish(self.versions[0], self.versions[0].version, 0, taken)
 
     def save(self, dropped: bool = False) -> Iterator[None]:
-        """Save the learner with its buffer; a run that resumes from this checkpoint starts new matches. In a serial run
-        do nothing: there `write_part` saves.
+        """Save the learner with its buffer. A run that resumes from this checkpoint starts new matches. Do nothing in a
+        serial run, because `write_part` saves there.
         """
         if not self.ctx.serial and self.learner.checkpoints.last != self.learner.version:
             self.learner.checkpoints.save()
@@ -567,7 +581,7 @@ class WindowFeed(Feed):
 
     @property
     def _statistics(self) -> torch.Tensor:
-        """View of this learner's running statistics, which differ from other learners' between updates."""
+        """View of this learner's running statistics. Between updates they differ from those of other learners."""
         vector = self.learner.update.vector
         return vector.flat[vector.weights :].detach()
 
@@ -609,5 +623,5 @@ class WindowFeed(Feed):
 
 
 def discount_of(horizon: float, step_time: float) -> float:
-    """Return γ = 1 − T/H for a horizon of H seconds and steps of T seconds (Berner et al. 2019, appendix C)."""
+    """Return the discount 1 − T/H for a horizon of H seconds and steps of T seconds (Berner et al. 2019, app. C)."""
     return 1.0 - step_time / horizon

@@ -1,4 +1,4 @@
-"""A learner's part of checkpoints: when a checkpoint is due, what the part holds, and how a run resumes from it."""
+"""A learner's part of checkpoints: when a checkpoint is due, what this part holds, and how a run resumes from it."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ WritePart = Callable[[CheckpointPart], None]  # writes more into a worker's part
 
 
 class LearnerCheckpoints:
-    """Writes one learner's part of checkpoints, and loads it."""
+    """Writes one learner's part of each checkpoint, and loads it when a run resumes."""
 
     def __init__(self, learner: Learner, ctx: WorkerContext, spec: LearnerSpec):
         self.learner, self.ctx = learner, ctx
@@ -53,7 +53,9 @@ class LearnerCheckpoints:
         self.made = self.agreed = ctx.control.saves if spec.update.asynchronous else 0
 
     def tell(self, number: int | None, failed: bool = False) -> None:
-        """Mark the parts of checkpoint `number` (None: the initial weights) as written, or as failed."""
+        """Tell the main process, by a mark in a counter, that the parts of checkpoint `number` were written, or failed.
+        number: None for the initial weights.
+        """
         last = abs(self.ctx.counters.get("saved"))
         mark = 0.5 if number is None else number + 1.0
         if number is not None and math.floor(last) == number + 1:
@@ -61,8 +63,9 @@ class LearnerCheckpoints:
         self.ctx.counters.set("saved", -mark if failed else mark)
 
     def wait_taken(self, number: int) -> None:
-        """Wait until the main process has taken the parts of an earlier save of checkpoint `number`, which has the same
-        directory. If all workers take turns, do not wait: no parts are taken during a save, so the later save counts.
+        """Wait until the main process has taken the parts of an earlier save of checkpoint `number`, because that save
+        has the same directory. If all workers take turns, do not wait: no parts are taken during a save, so the later
+        save counts.
         """
         last, until = abs(self.ctx.counters.get("saved")), time.monotonic() + TAKE_TIMEOUT
         if self.ctx.serial or not last or max(math.floor(last) - 1, 0) != number:
@@ -76,9 +79,11 @@ class LearnerCheckpoints:
         return self.learner.update.writers_paused() if self.writes else contextlib.nullcontext()
 
     def save(self, more: WritePart | None = None, at: int | None = None, number: int | None = None) -> None:
-        """Write this learner's part of a checkpoint, then let `more` add to the part; the main process joins all parts.
-        at: the update that names the checkpoint, if other workers write parts too. number: the checkpoint's number, if
-        several agents write parts, each at its own update.
+        """Write this learner's part of a checkpoint. The main process joins the parts of all workers.
+
+        more: writes more into this learner's part.
+        at: the update that names the checkpoint, if other workers write parts too.
+        number: the checkpoint's number, if several agents write parts, each at its own update.
         """
         learner = self.learner
         self.wait_taken(number if number is not None else at if at is not None else learner.update.refresh())
@@ -91,7 +96,7 @@ class LearnerCheckpoints:
                 self._attempt(number, number, more)
 
     def rescue(self) -> None:
-        """Save the last update of a failed run, unless an update is half made; lanes restart when the run resumes."""
+        """Save the last update of a failed run, unless an update is half made. Lanes restart when the run resumes."""
         learner = self.learner
         version = learner.update.refresh()
         if self.more is None or not learner.update.whole or version in (self.last, learner.update.counts.begun):
@@ -105,7 +110,7 @@ class LearnerCheckpoints:
             self.tell(version)
 
     def _attempt(self, number: int, mark: int | None, more: WritePart | None = None) -> None:
-        """Write the parts of checkpoint `number`, and mark them as written or failed."""
+        """Write the parts of checkpoint `number`, and report them as written or failed."""
         ctx = self.ctx
         if ctx.directory is None or not self.writes:
             return
@@ -138,7 +143,7 @@ class LearnerCheckpoints:
         part.json(f"{self.folder}/learner", {**counts, "scheduled": [schedule.name for schedule in hyper.schedules]})
 
     def load_or_begin(self) -> Row | None:
-        """Load the checkpoint that the run resumes, and return its counts. Without a checkpoint, save the initial
+        """Load the checkpoint from which the run resumes, and return its counts. Without a checkpoint, save the initial
         weights, so that the run can be resumed from its start. Do nothing if another worker brings the weights.
         """
         if not self.learner.update.counts.fresh:
@@ -163,7 +168,7 @@ class LearnerCheckpoints:
 
 
 def save_batch(learner: Learner, rows: Batch, loss: float, norm: float, metrics: Mapping[str, Tensor | float]) -> str:
-    """Save the batch of an update whose loss or gradient is not finite, and return the error message."""
+    """Save the batch of an update whose loss or gradient is not finite. Return the error message."""
     where, ctx, agent = "nowhere (no run directory)", learner.ctx, learner.spec.agent
     if ctx.directory is not None:
         whose = f"agent-{agent}-" if agent else ""

@@ -5,8 +5,8 @@ batch  transitions of a replay's `sample()`, as tensors: "obs" [2, B, …] of s_
 q      values [n, B] of n critics, in units of reward; with discrete actions [n, B, A]
 logp   log π [B], in nats, of an action y in −1 … 1, not in the environment's units
 
-The terms of a loss share no weights: the critics' gradient stops at the actor, and the actor's gradient at the critics.
-So one backward pass and one optimizer step do the same as the three of the papers.
+The terms of a loss share no weights. The critics' gradient stops at the actor, and the actor's gradient stops at the
+critics. So one backward pass and one optimizer step do the same as the three of the papers.
 """
 
 from __future__ import annotations
@@ -32,16 +32,18 @@ METRICS = ("loss", "critic_loss", "actor_loss", "q_mean", "target_mean", "td_abs
 
 
 def soft_value(q: Tensor, logp: Tensor, alpha: Tensor) -> Tensor:
-    """Return V(s) = min_j Q_j(s, a) − α·log π(a|s) [B] for one action a drawn from π (Haarnoja et al. 2018b, equations
-    3 and 5), from q [n, B], logp [B], alpha [] or [1]. Raises ValueError for shapes that do not fit.
+    """Return the soft value V(s) = min_j Q_j(s, a) − α·log π(a|s) [B] for one action a drawn from π (Haarnoja et al.
+    2018b, equations 3 and 5). The inputs are q [n, B], logp [B], alpha [] or [1]. Raises ValueError for shapes that do
+    not fit.
     """
     check_shapes(q.ndim == 2 and q.shape[1:] == logp.shape, "q must be [n, B], logp [B]", q, logp)
     return q.amin(0) - alpha * logp
 
 
 def soft_value_discrete(q: Tensor, log_probs: Tensor, alpha: Tensor) -> Tensor:
-    """Return V(s) = Σ_a π(a|s)·(min_j Q_j(s, a) − α·log π(a|s)) [B] (Christodoulou 2019, equation 10), from q [n, B, A]
-    and log_probs [B, A], −∞ for illegal actions. Raises ValueError for shapes that do not fit.
+    """Return the soft value V(s) = Σ_a π(a|s)·(min_j Q_j(s, a) − α·log π(a|s)) [B] of discrete actions (Christodoulou
+    2019, equation 10). The inputs are q [n, B, A] and log_probs [B, A], −∞ for illegal actions. Raises ValueError for
+    shapes that do not fit.
     """
     fit = q.ndim == 3 and q.shape[1:] == log_probs.shape
     check_shapes(fit, "q must be [n, B, A], log_probs [B, A]", q, log_probs)
@@ -51,8 +53,8 @@ def soft_value_discrete(q: Tensor, log_probs: Tensor, alpha: Tensor) -> Tensor:
 
 
 def critic_loss(q: Tensor, goal: Tensor, weight: Tensor) -> Tensor:
-    """Return Σ_j mean_b w·½·(Q_j − y)² [] of q [n, B], targets y [B] and importance weights w [B]. Raises ValueError
-    for shapes that do not fit.
+    """Return the critics' loss Σ_j mean_b w·½·(Q_j − y)² [], from q [n, B], targets y [B] and importance weights w [B].
+    Raises ValueError for shapes that do not fit.
     """
     fit = q.ndim == 2 and q.shape[1:] == goal.shape == weight.shape
     check_shapes(fit, "q must be [n, B], goal and weight [B]", q, goal, weight)
@@ -60,8 +62,9 @@ def critic_loss(q: Tensor, goal: Tensor, weight: Tensor) -> Tensor:
 
 
 def temperature_loss(log_alpha: Tensor, logp: Tensor, entropy: float | Tensor) -> Tensor:
-    """Return −log α·mean(log π + H̄) [], with a constant mean (Haarnoja et al. 2018b, equation 18, in log α). A step
-    raises α if the entropy −log π is below H̄. log_alpha [1], logp [B], entropy H̄ []. Raises ValueError: shapes.
+    """Return the loss of the temperature α: −log α·mean(log π + H̄) [], where the mean is a constant (Haarnoja et al.
+    2018b, equation 18, in log α). A step raises α if the entropy −log π is below its target H̄. The inputs are
+    log_alpha [1], logp [B], entropy H̄ []. Raises ValueError for shapes that do not fit.
     """
     fit = log_alpha.shape == (1,) and logp.ndim == 1
     check_shapes(fit, "log_alpha must be [1], logp [B]", log_alpha, logp)
@@ -69,15 +72,16 @@ def temperature_loss(log_alpha: Tensor, logp: Tensor, entropy: float | Tensor) -
 
 
 def smoothed(y: Tensor, z: Tensor, deviation: float, bound: float) -> Tensor:
-    """Return TD3's target action clip(μ⁻(s') + clip(σ·z, ±bound), ±1) [B, size], from y = μ⁻(s') and noise z [B, size];
-    ±1 bounds actions (Fujimoto et al. 2018, equation 14). Raises ValueError for shapes that do not fit.
+    """Return TD3's target action clip(μ⁻(s') + clip(σ·z, ±bound), ±1) [B, size] (Fujimoto et al. 2018, equation 14).
+    The inputs are y = μ⁻(s') and noise z [B, size]. Actions are between −1 and 1. Raises ValueError for shapes that do
+    not fit.
     """
     check_shapes(y.ndim == 2 and y.shape == z.shape, "y and z must be one [B, size]", y, z)
     return (y + (deviation * z).clamp(-bound, bound)).clamp(-1.0, 1.0)
 
 
 def _measured(loss: Loss, values: tuple[Tensor, ...], q: Tensor, goal: Tensor, weight: Tensor) -> LossOutput:
-    """Return a LossOutput. values: the loss's metrics in order, without those of q [n, B], goal and weight [B]."""
+    """Return a LossOutput. values: the loss's metrics in order, without those of q [n, B], goal [B] and weight [B]."""
     size = (q.detach() - goal).abs().mean(0)
 
     def measure() -> Iterable[tuple[str, Tensor]]:
@@ -95,16 +99,19 @@ class SACLoss(Loss):
     actor        α·log π(ã|s) − min_j Q_j(s, ã), ã ~ π(s), whose gradient goes through ã
     temperature  −log α·(log π(ã|s) + H̄)
 
-    entropy: target H̄ in nats. masked: action masks that lower the entropy of uniform actions lower H̄ by 0.89 of the
-    difference. alpha: a fixed temperature; 0: α is learned. Expectations over discrete actions are sums (Christodoulou
-    2019). With real and discrete parts, sums are over the discrete parts for one draw of the real parts, and log π is
-    of both (Delalleau et al. 2019). The priority is the critics' mean |δ|. The metric "entropy" is −log π.
+    entropy: target entropy H̄ in nats.
+    alpha: a fixed temperature; 0: α is learned.
+    masked: whether action masks lower H̄, by 0.89 of the amount by which they lower the entropy of uniform actions.
+    subset, mean, delay: for REDQ (Chen et al. 2021). The target's minimum is over `subset` critics, drawn for each
+        update. With `mean`, the actor's value is the mean over all critics. Only every `delay`-th update has the actor
+        and temperature terms.
+    joint: for CrossQ (Bhatt et al. 2024). One pass of the critics gives Q(s, a) and Q(s', a'), with batch statistics of
+        both. No target network is used.
 
-    REDQ (Chen et al. 2021): the target's minimum is over `subset` critics, drawn for each update; with `mean`, the
-    actor's value is the mean over all critics; only every `delay`-th update has the actor and temperature terms. CrossQ
-    (Bhatt et al. 2024): with `joint`, one pass of the critics gives Q(s, a) and Q(s', a'), with batch statistics of
-    both; no target network is used. DroQ (Hiraoka et al. 2022): dropout leaves out different units in each of the
-    critics' three passes.
+    For DroQ (Hiraoka et al. 2022), dropout leaves out different units in each of the critics' three passes.
+    Expectations over discrete actions are sums (Christodoulou 2019). With real and discrete parts, sums are over the
+    discrete parts for one draw of the real parts, and log π is of both (Delalleau et al. 2019). The priority is the
+    mean of |δ| over the critics. The metric "entropy" is −log π.
     """
 
     entropy: float
@@ -119,12 +126,13 @@ class SACLoss(Loss):
 
     @property
     def divisible(self) -> bool:  # type: ignore[override]
-        """See Loss. With `joint`, batch statistics of a part differ from those of the whole batch."""
+        """See Loss. With `joint`, the batch statistics of a part differ from those of the whole batch."""
         return not self.joint
 
     def noise(self, policy: CriticsNetwork, batch: Batch, key: Key) -> Batch:
-        """Draw standard normal numbers for the actions at s and s', the target's critics, and numbers by which dropout
-        leaves out units in three passes; mark updates that change the actor. All arrays are [B, …].
+        """Draw the random numbers of an update, all [B, …]. These are standard normal numbers for the actions at s and
+        s', the choice of the target's critics, and numbers by which dropout leaves out units in three passes. Also mark
+        updates that change the actor.
         """
         rng, rows, found = np.random.default_rng(key), len(batch["return"]), Batch()
         if policy.size:
@@ -158,7 +166,7 @@ class SACLoss(Loss):
         return _measured(self, (loss, critic, actor, alpha.mean(), -logp.mean()), q, goal, weight)
 
     def _entropy(self, policy: CriticsNetwork, batch: Batch) -> float | Tensor:
-        """Return the target entropy H̄; with masks, the mean of the rows' targets, []."""
+        """Return the target entropy H̄. With masks, return the mean of the rows' targets, []."""
         masks = tree.map(lambda x: x[0], batch["mask"]) if self.masked and "mask" in batch else None
         if (legal := policy.actions.mask(masks)) is None:
             return self.entropy
@@ -175,7 +183,9 @@ class SACLoss(Loss):
     def _score(
         self, policy: CriticsNetwork, target: CriticsNetwork, features: Tensor, then: Batch, batch: Batch, alpha: Tensor
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Return q [n, B], V(s') [B], the actor's loss [], log π(ã) [B]; if the actor is fixed, 0 and log π(a')."""
+        """Return q [n, B], V(s') [B], the actor's loss [] and log π(ã) [B]. If this update does not change the actor,
+        return 0 as its loss, and log π(a').
+        """
         draws = batch["units"].unbind(1) if "units" in batch else (None, None, None)
         masks = [policy.actions.mask(tree.map(lambda x, i=i: x[i], batch.get("mask", {}))) for i in (0, 1)]
         y, number = policy.taken(batch["action"])
@@ -212,7 +222,7 @@ def _soft(scores: Tensor, logp: Sequence[Tensor | None], alpha: Tensor) -> Tenso
 
 
 def _mean_logp(logp: Sequence[Tensor | None]) -> Tensor:
-    """Return log π [B]; for discrete parts, the mean of log π under π."""
+    """Return log π [B]. For discrete parts, this is the mean of log π under π."""
     of_y, of_choices = logp
     if of_choices is None:
         return cast("Tensor", of_y)
@@ -235,9 +245,9 @@ class TD3Loss(Loss):
     critics  Σ_j w·½(Q_j(s, a) − y)², y = G + D·min_j Q⁻_j(s', a'), a' = clip(μ⁻(s') + clip(σ·z, ±bound), ±1)
     actor    −Q_1(s, μ(s)), in every `delay`-th update
 
-    In other updates the actor has no gradient and no optimizer step (OptimizerSpec.parts); target networks move only
-    with the actor (TargetNetwork). With one critic, delay 1 and no smoothing this is DDPG (Lillicrap et al. 2016). The
-    priority is the mean of |δ| over the critics.
+    In all other updates the actor has no gradient and no optimizer step (OptimizerSpec.parts). Target networks move
+    only together with the actor (TargetNetwork). With one critic, delay 1 and no smoothing, this is the loss of DDPG
+    (Lillicrap et al. 2016). The priority is the mean of |δ| over the critics.
     """
 
     smoothing: NonNegative = 0.2
@@ -248,7 +258,7 @@ class TD3Loss(Loss):
     divisible = True
 
     def noise(self, policy: CriticsNetwork, batch: Batch, key: Key) -> Batch:
-        """Draw standard normal numbers for the smoothing, and mark updates that change the actor."""
+        """Draw standard normal numbers for the smoothing. Mark updates that change the actor."""
         found: Batch = {}
         if self.smoothing:
             found["z"] = np.random.default_rng(key).standard_normal((len(batch["return"]), policy.size), np.float32)

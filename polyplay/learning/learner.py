@@ -1,4 +1,4 @@
-"""One update: batch, passes, gradient; a learner's spec; the learner, which makes and counts updates."""
+"""The learner, which makes and counts updates; its description, LearnerSpec; and passes over one batch, as in PPO."""
 
 from __future__ import annotations
 
@@ -39,15 +39,16 @@ T = TypeVar("T")
 
 
 def collator_for(queue: RolloutQueue | RolloutSlots, n: int, device: torch.device) -> Collator:
-    """Return the Collator that joins `n` slots on the device."""
+    """Return the Collator, which joins `n` rollout slots (shared memory of a rollout) into one batch on the device."""
     if device.type == "cpu":
         return Collator(queue.rows, queue.state, queue.lanes, n)
     return DeviceCollator(queue, n, device)
 
 
 class DeviceCollator(Collator):
-    """Copies observations from each slot directly into the slot's lanes of a batch on the device, asynchronously if
-    memory is page-locked. All other fields are small, so the CPU joins them. Slots are read until `done` returns.
+    """Joins rollout slots into a batch on a GPU. Observations are copied from each slot directly into its lanes of the
+    batch, asynchronously if memory is page-locked. All other fields are small, so the CPU joins them. The slots must
+    not change until `done` returns.
     """
 
     def __init__(self, queue: RolloutQueue | RolloutSlots, n: int, device: torch.device):
@@ -58,7 +59,7 @@ class DeviceCollator(Collator):
         self.obs: Batch | None = None
 
     def __call__(self, slots: list[int]) -> tuple[Batch, Batch]:
-        """Return rows [T+1, n·lanes, …], with "obs" as tensors on the device, and state [n·lanes, …]."""
+        """Return the joined rows [T+1, n·lanes, …] and the state [n·lanes, …]. "obs" are tensors on the device."""
         rows, state = super().__call__(slots)
         if self.n == 1:
             return {**rows, "obs": to_device(tree.map(lambda x: x[slots[0]], self.source), self.device)}, state
@@ -88,8 +89,12 @@ COLUMNS = ("obs", "action", "mask", "first", "reward", "events", "terminated", "
 
 @dataclass(frozen=True)
 class Epochs:
-    """`epochs` passes over a batch, each in `minibatches` equal parts. target_kl: stop after a minibatch in which the
-    approximate KL divergence from the policy that acted, averaged over replicas, is above this; 0: off.
+    """Several passes over one batch, as in PPO.
+
+    epochs: number of passes.
+    minibatches: number of equal parts of each pass; each part gives one update.
+    target_kl: stop after a minibatch whose approximate KL divergence from the policy that acted, averaged over
+        replicas, is above this value; 0: never stop.
     """
 
     epochs: int = 4
@@ -98,13 +103,13 @@ class Epochs:
 
     @property
     def updates(self) -> int:
-        """Number of updates from one batch, unless target_kl stops them."""
+        """Number of updates from one batch, if target_kl does not stop them early."""
         return self.epochs * self.minibatches
 
 
 def shuffled_order(places: np.ndarray, passes: Epochs, seed: tuple[int, ...]) -> list[tuple[np.ndarray, slice]]:
-    """Return, for each minibatch, the epoch's random order of places (of transitions, or of whole lanes), and the
-    minibatch's slice of that order. Slices are as equal as possible.
+    """Return the random order of all minibatches of a batch. A minibatch is given by the order of places in its epoch,
+    and by a slice of that order. places: of transitions, or of whole lanes. The slices are as equal as possible.
     """
     generator = np.random.default_rng(seed)
     orders = [generator.permutation(places) for _ in range(passes.epochs)]
@@ -114,10 +119,13 @@ def shuffled_order(places: np.ndarray, passes: Epochs, seed: tuple[int, ...]) ->
 
 
 class Minibatches:
-    """Minibatches of one rollout: single transitions or, with a recurrent network, whole lanes and their state.
+    """Divides one rollout into minibatches: single transitions or, with a recurrent network, whole lanes with their
+    state.
 
-    rows [T+1, B]; targets [T, B], as the loss prepared them. Invalid transitions are left out, except in whole lanes.
-    whole: minibatches are lanes with all rows, including the last, for a loss that computes the targets itself.
+    rows: the rollout's rows [T+1, B].
+    targets: tensors [T, B] that the loss prepared. Invalid transitions are left out, except in whole lanes.
+    whole: whether minibatches are lanes with all rows, including the last, because the loss computes the targets
+        itself.
     """
 
     def __init__(self, rows: Batch, state: Batch, targets: Batch, version: np.ndarray, whole: bool = False):
@@ -137,8 +145,9 @@ class Minibatches:
         return np.arange(self.lanes) if self.whole else np.flatnonzero(self.valid)
 
     def take(self, order: np.ndarray, at: slice = slice(None)) -> tuple[Batch, Batch]:
-        """Return a minibatch's rows [1, n], or [T, n] of n lanes ([T+1, n] if `whole` was given), and the state before
-        them. order: the epoch's order, in which all rows are put once.
+        """Return a minibatch's rows and the state before them. The rows are [1, n] transitions, or [T, n] of n whole
+        lanes; they are [T+1, n] if `whole` was given. order: the order of the epoch. All rows are put in this order
+        once per epoch.
         """
         if self.whole:
             places = order[at]
@@ -151,7 +160,7 @@ class Minibatches:
         return tree.map(lambda x: x[at].unsqueeze(0), self.shuffled), {}
 
     def versions(self, order: np.ndarray, at: slice = slice(None)) -> np.ndarray:
-        """Return the versions of the weights that acted in the minibatch's valid rows."""
+        """Return the versions of the weights that acted in the valid rows of a minibatch."""
         if not self.whole:
             return self.version.reshape(-1)[order[at]]
         lanes = slice(None) if len(order[at]) == self.lanes else order[at]
@@ -159,8 +168,8 @@ class Minibatches:
 
 
 def pick_rows(rows: Batch, state: Batch, at: Tensor, whole: bool) -> tuple[Batch, Batch]:
-    """Return the transitions [1, n] at places `at` of rows [T·B]; with `whole`, the lanes `at` of rows [T, B], and
-    their state.
+    """Return the transitions [1, n] at the places `at` of rows [T·B]. With `whole`, return the lanes `at` of rows [T,
+    B], with the state of these lanes.
     """
     if whole:
         return tree.map(lambda x: x[:, at], rows), tree.map(lambda x: x[at], state)
@@ -170,8 +179,8 @@ def pick_rows(rows: Batch, state: Batch, at: Tensor, whole: bool) -> tuple[Batch
 def run_epochs(
     learner: Any, batch: Batch, state: Batch, version: np.ndarray, seed: tuple[int, ...]
 ) -> Generator[None, None, None]:
-    """Make all updates from one rollout. learner: a Learner, or an object with the same methods. The rollout's agent
-    steps count once, with the first update; lags count with each update.
+    """Make all updates from one rollout. The rollout's agent steps count once, with the first update. Lags (ages of the
+    weights that acted) count with each update. learner: a Learner, or an object with the same methods.
     """
     policy, loss, passes = learner.policy, learner.spec.loss, learner.spec.passes
     targets = loss.prepare(batch, policy.reward_scale())
@@ -193,7 +202,7 @@ def run_epochs(
 
 
 class Runner:
-    """Computes losses and gradients in one thread, with the module whose weights are in the vector."""
+    """Computes losses and gradients in one thread, with the network whose weights are in the learner's vector."""
 
     hyper: Hyper  # present hyperparameters
     begins = 0  # most batches that other threads may start (`begin`) while this one acts
@@ -215,14 +224,17 @@ class Runner:
         self.drawn: tuple[int, Batch] = (-1, {})  # random numbers drawn early, for the update of a version
 
     def __call__(self, batch: Batch, state: Batch, version: int, tape: Tape | None = None) -> LossOutput:
-        """Return the loss of a batch, and leave the gradient in the vector. version: of the weights; also a key of
-        random numbers (Loss.noise). tape: activations, recorded when these weights acted in these rows. Raises
-        UserError: the loss returns no LossOutput.
+        """Return the loss of a batch, and leave the gradient in the learner's vector.
+
+        version: version of the weights, also part of the key of random numbers (Loss.noise).
+        tape: activations that were recorded when these weights acted in these rows.
+
+        Raises UserError: the loss returns no LossOutput.
         """
         return self.score(self.with_noise(batch, version) if self.draws else batch, state, tape)
 
     def score(self, batch: Batch, state: Batch, tape: Tape | None = None) -> LossOutput:
-        """Do the same as `__call__` for a batch that already has its random numbers."""
+        """Do the same as `__call__`, for a batch that already contains its random numbers."""
         policy: Any = self.policy
         if tape is not None:
             policy = SimpleNamespace(unroll=partial(policy.unroll, tape=tape), observe_targets=policy.observe_targets)
@@ -235,36 +247,39 @@ class Runner:
         return scored._replace(loss=scored.loss.detach())
 
     def part(self, parts: Minibatches, order: np.ndarray, at: slice, version: int) -> LossOutput:
-        """Do the same as `__call__` for a minibatch of a rollout; see Minibatches.take."""
+        """Do the same as `__call__`, for one minibatch of a rollout. See Minibatches.take."""
         return self(*parts.take(order, at), version)
 
     def noise_of(self, batch: Batch, version: int) -> Batch:
-        """Return, as arrays, the random numbers of the update that starts from weights `version`."""
+        """Return the random numbers (arrays) of the update that starts from the weights `version`."""
         (at, drawn), self.drawn = self.drawn, (-1, {})
         return drawn if at == version else self.loss.noise(self.policy, batch, (*self.seed, version))
 
     def draw_noise(self, batch: Batch, version: int) -> None:
-        """Draw early the random numbers of the update of weights `version`. For a user's loss, draw nothing now: its
+        """Draw the random numbers for the update of weights `version` in advance. For a user's loss, do nothing: its
         random numbers may depend on the weights, which are not known yet.
         """
         if self.draws and type(self.loss).__module__.startswith("polyplay."):
             self.drawn = version, self.loss.noise(self.policy, batch, (*self.seed, version))
 
     def with_noise(self, batch: Batch, version: int) -> Batch:
-        """Return the batch with the random numbers that the loss uses in this update."""
+        """Return the batch together with the random numbers that the loss uses in this update."""
         drawn = self.noise_of(batch, version)
         return {**batch, **to_device(drawn, self.vector.flat.device)} if drawn else batch
 
     def compile(self) -> bool:
-        """Let updates be compiled; return False if that needs another runner."""
+        """Prepare this runner to compile its updates. Return False if another runner is needed for that."""
         return False
 
     def close(self) -> None:
         """End the threads and processes that the runner started."""
 
     def begin(self, items: list[Batch], version: int) -> None:
-        """Start on `items`, the NumPy batches of the next updates, while the caller changes neither weights nor
-        hyperparameters. version: of the weights before the first update.
+        """Start to compute the next updates in other threads. Meanwhile the caller changes neither weights nor
+        hyperparameters.
+
+        items: batches of the next updates, as NumPy arrays.
+        version: version of the weights before the first of these updates.
         """
 
 
@@ -273,7 +288,7 @@ class Runner:
 
 @contextlib.contextmanager
 def own_loss(title: str) -> Iterator[None]:
-    """Make errors about a user's loss name the option --loss."""
+    """Make error messages about a user's loss name the option --loss."""
     try:
         yield
     except UserError as e:
@@ -282,8 +297,9 @@ def own_loss(title: str) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class LearnerSpec(Holder):
-    """Description of a learner: network, loss, update, hyperparameters, length. An actor-critic's loss gets more terms
-    from the network's auxiliary heads and temporal core, and the learner gets the memory from which these draw.
+    """Describes a learner: network, loss, update, hyperparameters, and length of training. If the network has auxiliary
+    heads or a temporal core, their terms are added to an actor-critic's loss. The learner then also gets the memory of
+    recent rows that these heads draw from.
     """
 
     policy: PolicyFactory
@@ -324,8 +340,9 @@ class LearnerSpec(Holder):
         self.update.fit(self.policy)
 
     def with_loss(self, make: Callable[[Loss], Loss] | str) -> LearnerSpec:
-        """Return a copy whose loss is make(present loss). make: a function, or module:callable. Raises UserError:
-        `make` fails, or returns no loss that a learner can call.
+        """Return a copy of this LearnerSpec with another loss, which `make` returns for the present loss. make: a
+        function, or its name as module:callable. Raises UserError: `make` fails, or returns a loss that a learner
+        cannot call.
         """
         title = user_modules.title(make)
         if isinstance(self.policy, NetworkFactory) and self.policy.options.get("value") == "popart":
@@ -346,7 +363,7 @@ class LearnerSpec(Holder):
 
     @property
     def agent(self) -> int:
-        """Number of the agent that learns, if a run has several; else 0."""
+        """Number of the agent that learns, if the run has several agents; otherwise 0."""
         return max((part.agent for part in self.parts), default=0)
 
     def holds(self) -> Mapping[str, Any]:
@@ -354,7 +371,7 @@ class LearnerSpec(Holder):
         return {"policy": self.policy, "update": self.update}
 
     def describe(self) -> list[str]:
-        """Return the learner's lines in the system's diagram."""
+        """Return the lines about the learner in the diagram of the system."""
         several, parts = self.passes, filter(None, (part.describe() for part in self.parts))
         made = [] if several is None else [f"passes  {several.epochs} of {several.minibatches} minibatches"]
         return [*made, f"loss    {self.loss.title}", f"update  {self.update.title()}", *parts]
@@ -368,7 +385,7 @@ GOLDEN = 0.6180339887498949  # golden ratio: spreads that tenth evenly over a le
 
 
 class Learner:
-    """One of a run's equal learners: takes batches, makes updates, and counts agent steps, updates and lags."""
+    """Trains a network: takes batches, makes updates, and counts agent steps, updates and ages of acting weights."""
 
     def __init__(self, ctx: WorkerContext, spec: LearnerSpec):
         self.ctx, self.spec, self.checkpoints = ctx, spec, LearnerCheckpoints(self, ctx, spec)
@@ -396,8 +413,8 @@ class Learner:
         ctx.hooks.rescue = self.checkpoints.rescue
 
     def adjust(self) -> None:
-        """Adjust the learner before an update and all its passes: the parts adjust themselves, and the network and the
-        runner get the present hyperparameters, with the annealed learning rate.
+        """Prepare the learner for an update and all its passes. First the parts of the learner adjust themselves. Then
+        the network and the runner get the present hyperparameters, with the annealed learning rate.
         """
         self._measure()
         if self.ctx.index == self.spec.agent == 0:
@@ -421,12 +438,15 @@ class Learner:
 
     @property
     def remaining(self) -> float:
-        """Fraction of the run that is left."""
+        """Fraction of the run that is left, from 1 to 0."""
         return max(0.0, 1.0 - self.progress / self.spec.total)
 
     def step(self, rows: Batch, state: Batch, tape: Tape | None = None) -> Iterator[None]:
-        """Make one update, or those of `spec.passes`, from rows [T+1, B] and the state before them: NumPy arrays (obs
-        may be tensors on the device). tape: activations, recorded while the present weights acted, to be reused.
+        """Make one update from a rollout, or all updates of `spec.passes`.
+
+        rows: the rollout's rows [T+1, B], as NumPy arrays; observations may be tensors on the device.
+        state: the recurrent state before these rows.
+        tape: activations to reuse, recorded while the present weights acted.
         """
         batch, state = to_device(rows, self.device), to_device(state, self.device)
         self.adjust()
@@ -445,7 +465,7 @@ class Learner:
         return (yield from self.apply_gradient(scored, batch, versions, learnt, observe=True))
 
     def timed(self, update: Generator[None, None, T]) -> Generator[None, None, T]:
-        """Run updates and count their lags. The time counts as learning, except waits for other workers."""
+        """Run an update, and count its lags. Its time counts as learning, except waits for other workers."""
         before, waited = time.perf_counter(), self.update.waited
         result = yield from update
         after, waited = time.perf_counter(), self.update.waited - waited
@@ -457,7 +477,7 @@ class Learner:
         return result
 
     def count_lags(self) -> None:
-        """Add the lags since the last call to the run's counters."""
+        """Add the lags measured since the last call to the counters of the run."""
         if self.lags:
             self.ctx.counters.lag(np.concatenate(self.lags))
             self.lags.clear()
@@ -470,9 +490,11 @@ class Learner:
     def step_on_sample(
         self, item: Batch, fresh: float = 0.0, observe: bool = False
     ) -> Generator[None, None, Tensor | None]:
-        """Make one update from a replay's sample; return the items' new priorities, or None if the loss has none.
-        fresh: agent steps taken since the last update; each counts as learned from, however often the replay draws it.
-        observe: first update the running statistics with the sample, because acting did not.
+        """Make one update from a sample of a replay. Return new priorities of its items, or None if the loss gives
+        none.
+
+        fresh: agent steps taken since the last update. Each step counts once, however often the replay draws it.
+        observe: whether to update the running statistics with the sample first, because acting did not.
         """
         self.update.refresh()  # the gradient is computed with the newest weights, even if older ones acted
         if observe:
@@ -492,14 +514,14 @@ class Learner:
 
     @property
     def begins(self) -> int:
-        """Number of next updates that may start before the first of them is counted; 1 if a part of the learner may
-        change the inputs of the second.
+        """Number of next updates that may start before the first of them is counted. It is 1 if a part of the learner
+        may change the inputs of the second update.
         """
         changing = (part for part in self.parts if part.adjust or part.rate or part.updated)
         return min([self.run.begins, *(part.unchanged() if part.unchanged else 1 for part in changing)])
 
     def begin(self, items: list[Batch]) -> None:
-        """Let other threads start on the samples of the next updates, while this thread acts."""
+        """Let other threads start to compute the next updates from these samples, while this thread acts."""
         self.adjust()
         self.run.begin(items, self.version)
 
@@ -512,7 +534,7 @@ class Learner:
         return rate
 
     def score_part(self, parts: Minibatches, order: np.ndarray, at: slice) -> LossOutput:
-        """Return a minibatch's loss under the present weights, and leave the gradient in the vector."""
+        """Return the loss of a minibatch under the present weights, and leave the gradient in the learner's vector."""
         return self.run.part(parts, order, at, self.version)
 
     def observe(self, rows: Batch) -> None:
@@ -534,9 +556,13 @@ class Learner:
         observe: bool = False,
         watch: bool = False,
     ) -> Generator[None, None, float]:
-        """Make and count one update by the gradient in the vector. rows: saved if loss or gradient are not finite;
-        versions: of the weights that acted, per row; `learnt`: agent steps to count; observe: use rows in statistics.
-        watch: return the approximate KL divergence from the policy that acted, averaged over replicas; else 0.
+        """Make and count one update from the gradient in the learner's vector. With `watch`, return the approximate KL
+        divergence from the policy that acted, averaged over replicas; otherwise return 0.
+
+        rows: the batch, which is saved to a file if the loss or the gradient is not finite.
+        versions: version of the weights that acted, for each row.
+        learnt: agent steps to count.
+        observe: whether to update running statistics with the rows.
         """
         if not all(part.admit(scored) for part in self.parts if part.admit):
             self.update.counts.refuse()
@@ -560,7 +586,7 @@ class Learner:
         return kl if total is None else float(total[3] / total[4])
 
     def count_only(self, steps: float) -> Generator[None, None, float]:
-        """Count agent steps without an update, once replicas have summed theirs. Return the replicas' mean steps."""
+        """Count agent steps without an update. Replicas first sum their steps; return the mean steps of a replica."""
         total = yield from self.update.agree(self.sums(steps))
         self.update.counts.add(total[0], updates=0)
         self.learnt = self.update.counts.learnt
@@ -575,7 +601,7 @@ class Learner:
         return np.array([learnt, first * control.saves, finishing, kl, 1.0, leaving], np.float64)
 
     def read_control(self, sums: Sums) -> None:
-        """Decide whether to save or to end, from the sums of all replicas."""
+        """Decide from the sums of all replicas whether to save a checkpoint, or to end the run."""
         self.ctx.counters.set("learnt", self.learnt)
         self._measure()
         self.checkpoints.agreed = int(sums[1])

@@ -1,7 +1,8 @@
-"""The learning loop, written once, and the sources of its batches.
+"""The learning loop, and the sources of its batches.
 
-A `Source` describes where batches come from; a `Feed` is a source that one worker has opened. Batches come from the
-learner's own rollouts, from a queue of rollouts or chunks, from a replay of either, or from separate replay workers.
+A `Source` describes where a learner's batches come from. A `Feed` is a source that one worker has opened. Batches come
+from the learner's own rollouts, from a queue of other workers' rollouts or chunks (rows of one lane), from a replay
+buffer in the learner, or from separate replay workers.
 """
 
 from __future__ import annotations
@@ -60,10 +61,10 @@ Nothing = tuple[()]
 
 
 class Source(ABC, Holder):
-    """Description of where a learner's batches come from, pickled for the workers.
+    """Describes where a learner's batches come from. The description is pickled for the workers.
 
-    The run's plan, memory estimate, diagram and placement of workers read this description too. Raises TypeError: a
-    subclass defines no `shape` or no `open`.
+    The run's plan, memory estimate, diagram and placement of workers also read this description. Raises TypeError: a
+    subclass does not define `shape` or `open`.
     """
 
     edge: Edge | None = None  # queue that other workers fill; None: the learner acts itself
@@ -80,12 +81,14 @@ class Source(ABC, Holder):
     @property
     @abstractmethod
     def shape(self) -> tuple[int, int]:
-        """Shape of an update's batch: [rows, lanes], or from a replay [rows of an item, items]."""
+        """Shape of an update's batch: [rows, lanes]. With a replay: [rows of an item, items]."""
 
     @abstractmethod
     def open(self, ctx: WorkerContext, learner: Learner, params: Any, replayed: bool = False) -> Feed:
-        """Open the source in one worker. params: where to publish the weights; None: nowhere. replayed: whether
-        rollouts are only stored in a replay.
+        """Open the source in one worker.
+
+        params: where the learner publishes its weights; None: nowhere.
+        replayed: whether rollouts are only stored in a replay buffer.
         """
 
     def holds(self) -> Mapping[str, Any]:
@@ -93,18 +96,18 @@ class Source(ABC, Holder):
         return {"source": self.edge, "posts": self.league, "envs": self.envs, "replay": self.replay}
 
     def nbytes(self, policy: PolicyLike) -> float:
-        """Return the bytes of memory for each worker's own rollouts and batches."""
+        """Return how many bytes of memory each worker needs for its own rollouts and batches."""
         return 0.0
 
     def describe(self) -> list[str]:
-        """Return the source's lines in the system's diagram."""
+        """Return the lines about this source in the diagram of the system."""
         return []
 
 
 class Feed(ABC):
-    """A Source opened in one worker. The learning loop calls `learn` and then `finish` with every item. If a save is
-    due, the loop calls `save` after an item if `between` is true, or after a dropped rollout. It calls `close` at the
-    end.
+    """A Source that one worker has opened. The learning loop calls `learn` and then `finish` with every item. If a
+    checkpoint is due, the loop calls `save`: after an item if `between` is true, or after a dropped rollout. At the end
+    the loop calls `close`.
     """
 
     alone: bool = True  # whether this learner ends the run without asking other learners
@@ -117,7 +120,7 @@ class Feed(ABC):
 
     @abstractmethod
     def items(self) -> Iterator[Any]:
-        """Yield the items to learn from in order, or None when nothing came for a while."""
+        """Yield the items to learn from in order. Yield None if no item came for a while."""
 
     def learn(self, item: Any) -> Iterator[None]:
         """Make an update from an item, or only count its agent steps. Unless overridden, an item is a Rollout."""
@@ -125,18 +128,18 @@ class Feed(ABC):
         return self.learner.step(rows, state)
 
     def finish(self, item: Any) -> None:  # noqa: B027
-        """Release the item's slots of the queue, and publish the weights if other workers have copies."""
+        """Release the slots of the queue that hold the item. Publish the weights if other workers have copies."""
 
     def publish(self) -> None:  # noqa: B027
-        """Publish the weights if other workers have copies. ReplayFeed calls this after each update."""
+        """Publish the weights if other workers have copies of them. ReplayFeed calls this after each update."""
 
     def late(self) -> bool:
-        """Tell whether the run ends now, without the next item."""
+        """Return whether the run ends now, without waiting for the next item."""
         return not self.alone and self.ctx.late()
 
     def save(self, dropped: bool = False) -> Iterator[None]:
-        """Save the learner with the feed's own state, unless this update is saved already. dropped: whether the run
-        ended and dropped an unfinished rollout.
+        """Save the learner and this feed's state in a checkpoint, unless this update is already saved. dropped: whether
+        the run ended and dropped an unfinished rollout.
         """
         if self.learner.checkpoints.last != self.learner.version:
             self.learner.checkpoints.save()
@@ -147,8 +150,8 @@ class Feed(ABC):
 
 
 def learn(ctx: WorkerContext, *, source: Source, spec: LearnerSpec, publish: Any = None) -> Iterator[None]:
-    """Take batches from a source, make updates, and publish the weights if other workers have copies. If a rollout
-    takes too long when the run ends, drop the rollout and save the last update.
+    """Take batches from a source, make updates, and publish the weights if other workers have copies of them. If a
+    rollout takes too long when the run ends, drop the rollout and save the last update.
     """
     learner = Learner(ctx, spec)
     feed = source.open(ctx, learner, publish)
@@ -194,9 +197,11 @@ def learn(ctx: WorkerContext, *, source: Source, spec: LearnerSpec, publish: Any
 
 
 def try_loss(source: Source, spec: LearnerSpec) -> None:
-    """Call a user's loss on made-up rows of two lanes, or on two made-up items of a replay. Raises UserError: the loss
-    reads an unknown name, or returns no LossOutput or a loss that is not finite; or a spec with a replay has passes.
-    Other exceptions of the loss are ignored: a worker would report them.
+    """Call a user's loss once on made-up data, so that errors show before any worker starts. The data are rows of two
+    lanes, or two items of a replay. Other exceptions of the loss are ignored, because a worker would report them.
+
+    Raises UserError: the loss reads an unknown name, returns no LossOutput, or returns a loss that is not finite; or
+    the spec has both a replay and passes.
     """
     if spec.passes is not None and source.replay is not None:
         raise UserError("LearnerSpec: passes given with a replay, but need a source of rollouts, such as Inline")
@@ -227,13 +232,13 @@ def try_loss(source: Source, spec: LearnerSpec) -> None:
 
 
 class _Missing(UserError, KeyError):
-    """A loss reads the name of an input that does not exist."""
+    """A loss reads an input by a name that does not exist."""
 
     __str__ = Exception.__str__  # KeyError.__str__ adds quotes
 
 
 class _Known(dict[str, Any]):
-    """Inputs of a loss by name; an unknown name raises _Missing. kind: what the error message calls an input."""
+    """Inputs of a loss by name. An unknown name raises _Missing. kind: what the error message calls an input."""
 
     def __init__(self, kind: str, values: Mapping[str, Any]):
         super().__init__(values)
@@ -244,8 +249,9 @@ class _Known(dict[str, Any]):
 
 
 def _example(source: Source, policy: Policy) -> Batch | None:
-    """Return a made-up batch of the source, three rows of two lanes or two items of a replay: floats from 0 to 1, other
-    numbers 0, every action legal, the policy's outputs for the first row in all rows. None: the source is a user's own.
+    """Return a made-up batch of the source: three rows of two lanes, or two items of a replay. Floats are from 0 to 1,
+    other numbers are 0, and every action is legal. All rows hold the policy's outputs for the first row. Return None if
+    a user wrote the source.
     """
     if source.replay is not None:
         fields = replace(source.replay, batch=2).drawn()
@@ -275,8 +281,8 @@ def _example(source: Source, policy: Policy) -> Batch | None:
 
 @dataclass(frozen=True)
 class Inline(Source):
-    """Rollouts that the learner plays itself, one at a time. The policy lag is 0, unless asynchronous learners change
-    the weights during a rollout.
+    """Rollouts that the learner plays itself, one at a time. The policy lag is 0: the weights that act are those that
+    learn. Only asynchronous learners may change the weights during a rollout.
     """
 
     envs: Envs = field()
@@ -311,7 +317,7 @@ class Inline(Source):
 
 
 class ActingFeed(Feed):
-    """Feed of an Inline source. Learners that average gradients end together, after a rollout."""
+    """Feed of a learner that acts itself (Inline). Learners that average gradients end together, after a rollout."""
 
     alone, blocking = False, False
 
@@ -320,11 +326,11 @@ class ActingFeed(Feed):
         self.replayed = replayed
 
     def write(self, part: CheckpointPart) -> None:
-        """Write the state of the lanes into a checkpoint. Raises OSError."""
+        """Write the state of the learner's lanes (parallel environments) into a checkpoint. Raises OSError."""
 
     def save(self, dropped: bool = False) -> Iterator[None]:
-        """Save the learner, and its lanes if all learners are between two rollouts (asynchronous ones never are). After
-        a dropped rollout, save only if this update is not saved yet, or if the learner has a replay.
+        """Save the learner. Its lanes are saved too if all learners are between two rollouts; asynchronous learners
+        never are. After a dropped rollout, save only if this update is not saved yet, or if the learner has a replay.
         """
         learner, apart = self.learner, self.learner.spec.update.asynchronous
         more, done = self.replayed and not apart, (learner.checkpoints.last, learner.update.counts.begun)
@@ -334,7 +340,7 @@ class ActingFeed(Feed):
 
 
 class InlineFeed(ActingFeed):
-    """Feed of a learner whose lanes all act in step."""
+    """Feed of a learner that acts in all its lanes (parallel environments) at the same time."""
 
     def __init__(self, source: Inline, ctx: WorkerContext, learner: Learner, replayed: bool):
         super().__init__(ctx, learner, replayed)
@@ -409,7 +415,7 @@ class EpisodeFeed(ActingFeed):
 
 
 def _rows(learner: Learner, envs: Envs) -> tuple[Spec, Spec]:
-    """Return the fields of a row, and of the recurrent state before a rollout."""
+    """Return the fields of a row, and the fields of the recurrent state before a rollout."""
     return rows_of(envs.spec, learner.policy.spec()), learner.policy.state_spec()
 
 
@@ -417,8 +423,8 @@ def _rows(learner: Learner, envs: Envs) -> tuple[Spec, Spec]:
 
 
 class Rollouts(RolloutBatches, Source):
-    """Source of a learner's batches: `n` rollouts at a time from a RolloutQueue, which actors with their own copies of
-    the weights fill. in_turn: take equally often from each actor.
+    """Source of batches from other workers: takes `n` rollouts at a time from a RolloutQueue. Actors, which have their
+    own copies of the weights, fill this queue. in_turn: whether to take equally often from each actor.
     """
 
     @property
@@ -430,7 +436,7 @@ class Rollouts(RolloutBatches, Source):
 
 
 class RolloutFeed(Feed):
-    """A learner's end of a RolloutQueue. The learner saves only after its actors have written their parts."""
+    """A learner's connection to a RolloutQueue. The learner saves only after its actors have written their parts."""
 
     def __init__(self, source: Rollouts, ctx: WorkerContext, learner: Learner, params: Params, replayed: bool):
         super().__init__(ctx, learner)
@@ -456,7 +462,7 @@ class RolloutFeed(Feed):
         return self.source.consumer(ctx.index, log, collator_for(queue, self.source.n, self.learner.device))
 
     def _note_lane(self, slots: list[int]) -> None:
-        """Set `lane` to the first lane of the actor whose rollout was taken."""
+        """Set `lane` to the number of the first lane of the actor that made the rollout."""
         self.lane = slots[0] // self.queue.share * self.queue.lanes
 
     def learn(self, item: Rollout) -> Iterator[None]:
@@ -472,8 +478,8 @@ class RolloutFeed(Feed):
             self.ctx.counters.depth(self.queue.depth)
 
     def save(self, dropped: bool = False) -> Iterator[None]:
-        """Save the learner with its actors' state and the rollouts in flight, unless this update is already saved, or
-        the checkpoint from which the run resumed is more complete.
+        """Save the learner, the state of its actors, and the rollouts in the queue. Do nothing if this update is
+        already saved, or if the checkpoint from which the run resumed is more complete.
         """
         if self.learner.checkpoints.last == self.learner.version:
             return
@@ -490,9 +496,10 @@ class RolloutFeed(Feed):
 
 
 class Chunks(QueueBatches, Source):
-    """Batches from a TrainingQueue: the fewest chunks (rows of one lane) that hold `rows` transitions; 0: one chunk.
-    `rows` may change. Acting uses the learner's own weights. Raises UserError: `rows` may need more chunks than the
-    queue holds.
+    """Source of batches from a TrainingQueue. A batch has the fewest chunks (rows of one lane) that hold `rows`
+    transitions; with 0, one chunk. `rows` may change during the run. Acting uses the learner's weights directly.
+
+    Raises UserError: `rows` may need more chunks than the queue holds.
     """
 
     queue: TrainingQueue
@@ -511,7 +518,7 @@ class Chunks(QueueBatches, Source):
         return [f"batch   at least {self.rows} transitions" if self.rows else "batch   one chunk"]
 
     def consumer(self) -> Iterator[Rollout | None]:
-        """Yield (rows [T+1, n, …], state [n, …]) of n chunks, or None when nothing came for a while. Raises Closed."""
+        """Yield (rows [T+1, n, …], state [n, …]) of n chunks. Yield None if nothing came for a while. Raises Closed."""
         queue = self.queue
         while True:
             slots = queue.take(self.rows)
@@ -527,7 +534,7 @@ class Chunks(QueueBatches, Source):
 
 
 class ChunkFeed(Feed):
-    """A trainer's end of a TrainingQueue."""
+    """A trainer's connection to a TrainingQueue."""
 
     def __init__(self, source: Chunks, ctx: WorkerContext, learner: Learner):
         super().__init__(ctx, learner)
@@ -545,8 +552,9 @@ class ChunkFeed(Feed):
 
 
 class Replayed(Source):
-    """Stores another source's rollouts in the learner's own replay. Before inserting a rollout, the learner makes all
-    updates that are due (ReplayBuffer.due). Raises UserError: the other source's rollouts cannot be stored.
+    """Stores another source's rollouts in a replay buffer of the learner, and draws batches from it. The learner makes
+    all updates that are due (ReplayBuffer.due) before it inserts a rollout. Raises UserError: the other source's
+    rollouts cannot be stored.
     """
 
     replay: Replay
@@ -574,10 +582,10 @@ class Replayed(Source):
 
 
 class ReplayFeed(Feed):
-    """Feed of a Replayed source. An item is a rollout to insert, or () for an update from the replay.
+    """Feed of a Replayed source. An item is a rollout to insert, or () for an update from the replay buffer.
 
-    Actors in other workers wait while updates are due, so the run can be saved after any item. A learner that acts
-    itself is saved only when no update is due.
+    Actors in other workers wait while updates are due, so the run can be saved after any item. If the learner acts
+    itself, it is saved only when no update is due.
     """
 
     def __init__(self, source: Replayed, ctx: WorkerContext, learner: Learner, params: Any):
@@ -608,8 +616,8 @@ class ReplayFeed(Feed):
         learner.run.acts = self.draws_ahead and due <= 1.0
 
     def items(self) -> Iterator[Rollout | Nothing | None]:
-        """Yield rollouts, and () while updates are due. If the next rollout makes updates due and other threads can
-        start on them during the rollout, draw their samples first.
+        """Yield rollouts, and () while updates are due. If the next rollout makes updates due, and other threads can
+        start on these updates during the rollout, draw their samples first.
         """
         rollouts, learner = self.feed.items(), self.learner
         while True:
@@ -624,20 +632,20 @@ class ReplayFeed(Feed):
             yield next(rollouts)
 
     def _due_soon(self) -> bool:
-        """Tell whether the next rollout may make an update due."""
+        """Return whether an update may become due with the next rollout."""
         return self.buffer.due(coming=self.steps)
 
     def _draw_ahead(self, most: int) -> None:
-        """Draw samples for the next 1 to `most` updates; after the first, only for updates that will be due even if a
-        game ends in every lane of the next rollout.
+        """Draw samples for the next 1 to `most` updates. After the first, draw only for updates that will be due even
+        if a game ends in every lane of the next rollout.
         """
         while not self.ahead or (len(self.ahead) < most and self.buffer.due(coming=self.least)):
             sample = self.buffer.sample(self.learner.remaining)
             self.ahead.append(tree.map(np.copy, sample) if self.learner.run.begins > 1 else sample)
 
     def learn(self, item: Rollout | Nothing) -> Iterator[None]:
-        """Insert a rollout and count its agent steps, or for () make an update. Synchronous learners count the mean of
-        their agent steps, so that each has the same number of updates due.
+        """Insert a rollout and count its agent steps. If the item is (), make an update instead. Synchronous learners
+        count the mean of their agent steps, so that each learner has the same number of updates due.
         """
         buffer, learner, counters = self.buffer, self.learner, self.ctx.counters
         if item:
@@ -679,7 +687,7 @@ class ReplayFeed(Feed):
         self.feed.close()
 
     def write(self, part: CheckpointPart) -> None:
-        """Write the replay into a checkpoint. Raises OSError."""
+        """Write the replay buffer into a checkpoint. Raises OSError."""
         name = replay_worker.replay_folder(self.ctx)
         self.buffer.save(part.folder(name))
         part.json(f"{name}/replay_learner", {"updates": self.updates, "ahead": len(self.ahead)})
@@ -691,7 +699,7 @@ class ReplayFeed(Feed):
 
 
 class Samples(Source):
-    """Batches that replay workers draw into a queue; learners return new priorities in the batches' slots."""
+    """Source of batches that separate replay workers draw into a queue. Learners return new priorities in its slots."""
 
     replay: Replay
 
@@ -711,10 +719,10 @@ class Samples(Source):
 
 
 class SampleFeed(Feed):
-    """A learner's end of a SampleQueue, which replay workers fill; learner 0 reports to these for all learners.
+    """A learner's connection to a SampleQueue, which replay workers fill. Learner 0 reports to them for all learners.
 
-    Learners that average gradients pause and end together, and only after an update. Asynchronous learners (those of a
-    parameter server) each notice the end of the run, even if no batch comes.
+    Learners that average gradients pause and end together, and only after an update. Each asynchronous learner (with a
+    parameter server) notices the end of the run itself, even if no batch comes.
     """
 
     def __init__(self, samples: SampleQueue, ctx: WorkerContext, learner: Learner, params: Params | None):
@@ -736,7 +744,9 @@ class SampleFeed(Feed):
             self.params.publish(learner.update.vector, learner.version, learner.version)
 
     def items(self) -> Iterator[int | Nothing | None]:
-        """Yield slots. When no slot comes, yield (); but None if not `alone`, or if learner 0 has no steps to count."""
+        """Yield slots of the queue, which hold one batch each. If no slot comes, yield () for a learner that may end
+        `alone`, else None. Learner 0 then yields () only if there are agent steps to count.
+        """
         for slot in self.reader.batches():
             idle = slot is None and self.alone and (not self.first or self.samples.news)
             yield () if idle else slot
@@ -758,7 +768,7 @@ class SampleFeed(Feed):
             self.ctx.counters.depth(self.samples.depth)
 
     def save(self, dropped: bool = False) -> Iterator[None]:
-        """Save the learner with replays, actors and batches in flight, unless this update is saved already."""
+        """Save the learner, and the replays, actors and batches in the queue, unless this update is already saved."""
         learner = self.learner
         if learner.checkpoints.last == learner.update.refresh():
             return

@@ -1,15 +1,17 @@
-"""Losses: n-step returns, GAE, V-trace; the class Loss; A2C, V-trace, PPO, APPO, AlphaGo Zero.
+"""Losses of policy-gradient systems, and the targets that they use.
 
-Targets are pure functions of rows, without gradient, which never write to their inputs.
+The losses are A2C, V-trace, PPO, APPO and AlphaGo Zero's. The targets are n-step returns, generalized advantages (GAE)
+and V-trace. Targets are pure functions of rows (data of one step of each lane), without gradient. They never write to
+their inputs.
 
-Row convention: a batch holds rows 0..T, each [B]; row t holds the observation and the action of time t. The transition
-t → t+1 is *valid* unless row t+1 is the first of an episode (or of a restarted lane). Where the transition is not
-valid, the target is V_t and the advantage 0, so the recursion for t-1 sees V(obs_t): an episode cut by truncation
-bootstraps from its real final observation with no special case; the next episode does not leak in. Where a discount is
-0, the value of the next row is not used, even if it is NaN.
+By convention, a batch holds rows 0..T, each [B]. Row t holds the observation and the action of time t. The transition t
+→ t+1 is *valid* unless row t+1 is the first row of an episode, or of a restarted lane. If the transition is not valid,
+the target is V_t and the advantage is 0, so the recursion for t-1 sees V(obs_t). So a truncated episode bootstraps from
+its real last observation without a special case, and nothing of the next episode leaks into the target. If a discount
+is 0, the value of the next row is not used, even if it is NaN.
 
-Every recursion is x_t = base_t + trace_t·x_{t+1}, run backwards from t = T-1. Results have the inputs' dtype. Values
-have the unit of the rewards in the batch; time is counted in agent steps.
+Every recursion is x_t = base_t + trace_t·x_{t+1}, computed backwards from t = T-1. Results have the inputs' dtype.
+Values have the unit of the rewards in the batch. Time is counted in agent steps.
 """
 
 from __future__ import annotations
@@ -40,7 +42,9 @@ if TYPE_CHECKING:
 
 
 class Transitions(NamedTuple):
-    """The steps t → t+1 for t < T, each [T, B]. Where `valid` is False, `reward` and `discount` are not used."""
+    """The steps t → t+1 of a rollout, for t < T, each [T, B]. If `valid` is False, `reward` and `discount` are not
+    used.
+    """
 
     reward: Tensor  # r_{t+1}, float
     discount: Tensor  # d_t = γ·(1 − terminated_{t+1}), float
@@ -51,10 +55,13 @@ Advantages = tuple[Tensor, Tensor]  # [T, B] each: the weight of ∇log π(a_t),
 
 
 def transitions(batch: Batch, gamma: float) -> Transitions:
-    """Return the transitions of rows batch["reward"] (float), ["terminated"], ["first"] (bool), each [T+1, B], T ≥ 1.
+    """Return the transitions between the rows of a batch.
 
-    `gamma` is the discount per agent step. Truncation needs no flag: V of the truncated row is the bootstrap.
-    Raises ValueError for shapes that differ or are too short, and for flags that are not bool.
+    batch: rows "reward" (float), "terminated" and "first" (bool), each [T+1, B] with T ≥ 1.
+    gamma: discount per agent step.
+
+    Truncation needs no flag, because V of the truncated row is the bootstrap. Raises ValueError: shapes differ or are
+    too short, or flags are not bool.
     """
     reward, terminated, first = batch["reward"], batch["terminated"], batch["first"]
     fit = reward.ndim == 2 and len(reward) >= 2 and reward.shape == terminated.shape == first.shape
@@ -67,11 +74,11 @@ def transitions(batch: Batch, gamma: float) -> Transitions:
 
 @torch.no_grad()
 def n_step(steps: Transitions, value: Tensor, n: int | None = None) -> Tensor:
-    """Return n-step returns [T, B] from `value` [T+1, B] (V of every row).
+    """Return n-step returns [T, B], computed from the values `value` [T+1, B] of all rows.
 
-    G_t = r_{t+1} + d_t·G_{t+1} if valid_t else V_t, G_T = V_T. n: sum at most n rewards, then V; None: all
-    rewards of the rollout (A3C's forward view: Mnih et al. 2016, algorithm S3).
-    Raises ValueError for shapes that do not fit.
+    G_t = r_{t+1} + d_t·G_{t+1} if valid_t else V_t, G_T = V_T. n: sum at most n rewards, then add V; None: sum all
+    rewards of the rollout (the forward view of A3C: Mnih et al. 2016, algorithm S3). Raises ValueError for shapes that
+    do not fit.
     """
     reward, discount, valid = steps
     fit = reward.ndim == 2 and value.shape == (len(reward) + 1, *reward.shape[1:])
@@ -92,7 +99,7 @@ def n_step(steps: Transitions, value: Tensor, n: int | None = None) -> Tensor:
 
 @torch.no_grad()
 def gae(steps: Transitions, value: Tensor, lam: float) -> Advantages:
-    """Return generalized advantages and λ-returns, each [T, B], from `value` [T+1, B].
+    """Return generalized advantages and λ-returns, each [T, B], computed from the values `value` [T+1, B] of all rows.
 
     δ_t = r_{t+1} + d_t·V_{t+1} − V_t;  A_t = δ_t + d_t·λ·A_{t+1}, A_T = 0;  target = A + V
     (Schulman et al. 2016, eq. 16). λ = 1 gives the n-step return of the whole rollout, λ = 0 one step.
@@ -115,12 +122,15 @@ def vtrace(
 ) -> Advantages:
     """Return policy advantages and V-trace targets v, each [T, B] (Espeholt et al. 2018, eq. 1 and §4.2).
 
-    `value` [T+1, B] is V of the learner's weights; `log_rho` [T, B] = log π(a_t) − log μ(a_t) = log ρ_t.
     δ_t = min(ρ̄, ρ_t)·(r_{t+1} + d_t·V_{t+1} − V_t);  c_t = λ·min(c̄, ρ_t)
     v_t = V_t + δ_t + d_t·c_t·(v_{t+1} − V_{t+1}), v_T = V_T
     advantage_t = min(ρ̄_pg, ρ_t)·(r_{t+1} + d_t·v_{t+1} − V_t)
-    `rho`, `c`, `rho_pg` are ρ̄, c̄, ρ̄_pg; infinity does not clip. On-policy with λ = 1, v is the n-step return.
-    Raises ValueError for shapes that do not fit.
+
+    value: V of all rows by the learner's present weights, [T+1, B].
+    log_rho: log ρ_t = log π(a_t) − log μ(a_t), [T, B], for present policy π and acting policy μ.
+    rho, c, rho_pg: the bounds ρ̄, c̄, ρ̄_pg; infinity does not clip.
+
+    If the present weights acted and λ = 1, v is the n-step return. Raises ValueError for shapes that do not fit.
     """
     errors, shape, valid = _errors(steps, value, value[1:]), steps.reward.shape, steps.valid
     check_shapes(log_rho.shape == shape, f"log_rho must be [T, B] = {list(shape)}", log_rho)
@@ -134,8 +144,8 @@ def vtrace(
 
 
 def _scan(base: Tensor, trace: Tensor, last: Tensor) -> Tensor:
-    """Return x_t = base_t + trace_t·x_{t+1} with x_T = `last`, from [T, B], [T, B], [B], as [T, B]. On a CPU, one
-    compiled loop computes x and rounds once per step, as torch's kernel does.
+    """Return x_t = base_t + trace_t·x_{t+1} with x_T = `last`, as [T, B]. The inputs are [T, B], [T, B], [B]. On a CPU,
+    one compiled loop computes x; it rounds once per step, as torch's kernel does.
     """
     if base.device.type != "cpu" or tracing():
         return _scan_by_torch(base, trace, last)
@@ -162,7 +172,7 @@ def _scan_loop(base: np.ndarray, trace: np.ndarray, last: np.ndarray, out: np.nd
 
 
 def _errors(steps: Transitions, value: Tensor, ahead: Tensor) -> Tensor:
-    """Return r_{t+1} + d_t·ahead_t − V_t [T, B], from `ahead` [T, B] and `value` V [T+1, B]; after a termination
+    """Return r_{t+1} + d_t·ahead_t − V_t [T, B], from `ahead` [T, B] and `value` V [T+1, B]. After a termination
     `ahead` is not used, even if it is NaN. Raises ValueError for shapes that do not fit.
     """
     reward, discount, valid = steps
@@ -173,7 +183,7 @@ def _errors(steps: Transitions, value: Tensor, ahead: Tensor) -> Tensor:
 
 
 def check_shapes(fit: bool, wanted: str, *given: Tensor | None, **named: Tensor) -> None:
-    """Raise a ValueError that lists the given shapes, unless `fit` is true."""
+    """Check shapes: raise a ValueError that lists the given shapes, unless `fit` is true."""
     if not fit:
         shapes = ["None" if x is None else str(list(x.shape)) for x in given]
         shapes += [f"{name} {list(x.shape)}" for name, x in named.items()]
@@ -181,7 +191,7 @@ def check_shapes(fit: bool, wanted: str, *given: Tensor | None, **named: Tensor)
 
 
 def masked_mean(x: Tensor, valid: Tensor) -> Tensor:
-    """Return the mean of x over its valid entries; 0 without valid entries. Other entries are ignored, even NaN."""
+    """Return the mean of x over its valid entries, or 0 if there are none. All other entries are ignored, even NaN."""
     return torch.where(valid, x, 0.0).sum() / valid.sum().clamp(min=1)
 
 
@@ -202,8 +212,8 @@ def _measured(measure: Measure) -> dict[str, Tensor]:
 
 
 class LazyMetrics(Mapping[str, Tensor]):
-    """Metrics by name, as detached scalars, which are computed when one is first read: computing them takes a tenth of
-    a small network's update, and not every update is reported.
+    """Metrics by name, as detached scalars. They are all computed when one is first read, because computing them takes
+    a tenth of a small network's update, and not every update is reported.
     """
 
     def __init__(self, measure: Measure):
@@ -224,13 +234,17 @@ class LazyMetrics(Mapping[str, Tensor]):
 
 
 def metrics_of(measure: Measure) -> Mapping[str, Tensor]:
-    """Return a loss's metrics from its `measure`, computed when first read; if a tracer is active, at once."""
+    """Return a loss's metrics, which `measure` computes when one is first read; if a tracer is active, at once."""
     return _measured(measure) if tracing() else LazyMetrics(measure)
 
 
 class LossOutput(NamedTuple):
-    """A scalar to minimize, detached scalars to report and, for a replay's batch, new priorities [B]. A runner may
-    return Python numbers for scalars. targets: value targets [T, B], if the network normalizes its values by them.
+    """Result of a loss. A runner may return Python numbers instead of scalar tensors.
+
+    loss: scalar to minimize.
+    metrics: detached scalars to report, by name.
+    priority: new priorities [B] of a replay's items.
+    targets: value targets [T, B], if the network uses them to normalize its values.
     """
 
     loss: Tensor
@@ -245,10 +259,11 @@ def _kinds(settings: Any) -> dict[str, Any]:
 
 
 class Loss:
-    """Computes from a batch the scalar that a learner minimizes. The loss itself calls the networks.
+    """Computes the scalar that a learner minimizes from a batch. The loss itself calls the networks.
 
-    Your own loss inherits this class, names its `metrics` and defines `__call__`. Losses are pickled: make it a frozen
-    dataclass. Other members have defaults. Values of fields with limited types (core.errors, Literal) are checked.
+    To write your own loss, inherit this class, name its `metrics` and define `__call__`. All other members have
+    defaults. Make the class a frozen dataclass, because losses are pickled. Values of fields with limited types
+    (core.errors, Literal) are checked.
     """
 
     metrics: tuple[str, ...] = ("loss",)  # names of the reported scalars; every result has all of them
@@ -265,20 +280,24 @@ class Loss:
     def __call__(self, policy: Any, target: Any, batch: Batch, state: Batch, hyper: Hyper) -> LossOutput:
         """Return the loss of a batch under the present weights.
 
-        policy: the Policy that learns; target: the target network, or None. batch: tensors, rows [T+1, B, …] of a
-        rollout or a sample of a replay. state: recurrent state [B, …] before row 0. hyper: hyperparameters by name.
+        policy: the Policy that learns.
+        target: the target network, or None.
+        batch: tensors: rows [T+1, B, …] of a rollout, or a sample of a replay.
+        state: recurrent state [B, …] before row 0.
+        hyper: hyperparameters by name.
+
         Equal tensors and weights must give equal results.
         """
         raise NotImplementedError
 
     @property
     def title(self) -> str:
-        """Name of the loss in the system's diagram."""
+        """Name of this loss in the diagram of the system."""
         return type(self).__name__
 
     @property
     def units(self) -> ValueUnits:
-        """Units of the values that the network learns; with reward="sign", `reward_scale` has no effect."""
+        """Units of the values that the network learns. With reward="sign", `reward_scale` has no effect on them."""
         return ValueUnits(1.0 if self.reward == "sign" else self.reward_scale, self.rescale)
 
     def prepare(self, rows: Batch, scale: float | Tensor = 1.0) -> Batch:
@@ -286,19 +305,20 @@ class Loss:
         return {"valid": ~rows["first"][1:]}
 
     def noise(self, policy: Any, batch: Batch, key: Key) -> Batch:
-        """Draw the random numbers of one update from `key`: arrays by name, which are added to the batch. If the loss
-        is divisible, each array is [B, …], except one named "key", which all parts of the batch get whole.
+        """Draw the random numbers of one update. `key` is their seed. Return arrays by name, which are added to the
+        batch. If the loss is divisible, each array is [B, …], except an array named "key": all parts of the batch get
+        that one whole.
         """
         return {}
 
     def ahead(self, target: Any, batch: Batch) -> Batch:
-        """Return the outputs that need only the target network, without gradient. `__call__` uses these outputs if the
-        batch already has them.
+        """Return the outputs that need only the target network, without gradient. If the batch already has these
+        outputs, `__call__` uses them.
         """
         return {}
 
     def __post_init__(self) -> None:
-        """Check the values of a dataclass's fields. Raises UserError: a value is not allowed."""
+        """Check the values of the dataclass's fields. Raises UserError: a value is not allowed."""
         own: Any = type(self)
         try:
             kinds = _kinds(own)
@@ -314,7 +334,7 @@ class Loss:
 
 
 def check_loss(loss: Loss) -> None:
-    """Raise UserError unless `loss` is a Loss with a `__call__` of five arguments, and `metrics` are names."""
+    """Raise UserError unless `loss` is a Loss, `__call__` takes five arguments, and `metrics` is a tuple of names."""
     where = f"LearnerSpec.loss: class {type(loss).__name__}"
     if not isinstance(loss, Loss):
         raise UserError(f"{where}: it must inherit polyplay.learning.Loss")
@@ -330,7 +350,7 @@ def check_loss(loss: Loss) -> None:
 
 
 def check_output(loss: Loss, scored: LossOutput) -> None:
-    """Raise UserError unless a loss returned a LossOutput with a scalar loss and all metrics that the loss names."""
+    """Raise UserError unless a loss returned a LossOutput with a scalar loss and all metrics that it names."""
     where = f"LearnerSpec.loss: class {type(loss).__name__}: __call__ gave"
     if not isinstance(scored, LossOutput):
         raise UserError(f"{where} {type(scored).__name__}, it must give LossOutput(loss, metrics, priority)")
@@ -345,7 +365,7 @@ def check_output(loss: Loss, scored: LossOutput) -> None:
 
 
 def importance_weight(batch: Batch, like: Tensor) -> Tensor:
-    """Return the batch's importance weights, or ones if it has none."""
+    """Return the importance weights of a batch, or ones if the batch has no weights."""
     return batch["weight"].to(like.dtype) if "weight" in batch else torch.ones_like(like)
 
 
@@ -354,7 +374,7 @@ Reduction = Literal["mean", "sum"]
 
 @dataclass(frozen=True)
 class ActorCriticLoss(Loss, ABC):
-    """Settings and terms common to losses of actor-critics."""
+    """Base class of actor-critic losses, with the settings and terms that these losses share."""
 
     gamma: Fraction = 0.99
     lam: Fraction = 1.0
@@ -373,13 +393,14 @@ class ActorCriticLoss(Loss, ABC):
 
     @abstractmethod
     def score(self, out: Batch, batch: Batch, hyper: Hyper) -> LossOutput:
-        """Return the loss of a network's outputs `out`, at least logp, value and entropy, for rows [T+1, B]."""
+        """Return the loss of a network's outputs `out` (at least logp, value and entropy) for rows [T+1, B]."""
 
     def transitions(self, batch: Batch, out: Batch) -> Transitions:
-        """Return the transitions [T, B] of the batch's rows, after a check that rows and outputs `out` have one shape.
+        """Return the transitions [T, B] between the batch's rows, after a check that rows and outputs `out` have one
+        shape.
 
-        A reward r becomes s = `reward_scale`·r ("none"), s limited to [−1, 1] ("clip"), or the sign of s ("sign").
-        "scale" multiplies s by the policy's own reward scale, and limits the result to [−10, 10].
+        A reward r becomes s = `reward_scale`·r ("none"), s limited to [−1, 1] ("clip"), or the sign of s ("sign"). With
+        "scale", s is multiplied by the policy's own reward scale, and the result is limited to [−10, 10].
         """
         steps, rows = transitions(batch, self.gamma), {k: batch[k] for k in ("logp", "value", "reward") if k in batch}
         heads = {k: out[k] for k in ("logp", "value", "entropy") if k in out}
@@ -408,12 +429,14 @@ class ActorCriticLoss(Loss, ABC):
         log_rho: Tensor | None = None,
         bound: float = 1.0,
     ) -> LossOutput:
-        """Add up the terms policy_loss, value_loss and entropy over valid transitions [T, B].
+        """Return the loss as the weighted sum of policy_loss, value_loss and entropy over valid transitions [T, B].
 
-        out, acted: the network's present outputs, and those stored while acting, [T, B] or [T+1, B]; `value_scale` is
-        the unit of advantages and value errors (Hessel et al. 2019, equation 6). made: advantages and targets, without
-        gradient; reach: PPO clips the ratio π/μ to 1 ± reach (None: no ratio); log_rho: log(π/μ), to report the mean of
-        π/μ and the share above `bound`.
+        out: the network's present outputs, [T, B] or [T+1, B]. Their `value_scale`, if present, is the unit of
+            advantages and value errors (Hessel et al. 2019, equation 6).
+        acted: the outputs stored while acting, [T, B] or [T+1, B].
+        made: advantages and targets, without gradient.
+        reach: PPO clips the ratio π/μ to 1 ± reach; None: no ratio.
+        log_rho: log(π/μ), to report the mean of π/μ and its share above `bound`.
         """
         count, zero = valid.sum().clamp(min=1), torch.zeros_like(made[1])
         costs = isinstance(entropy_cost, Tensor) or entropy_cost != 0  # whether the entropy needs a gradient
@@ -465,14 +488,16 @@ class ActorCriticLoss(Loss, ABC):
 
 
 def observed(policy: Any, scored: LossOutput, batch: Batch) -> LossOutput:
-    """Update the policy's statistics of values with a loss's targets, if any, and return the loss."""
+    """Update the policy's statistics of values with the targets of a loss, if any, and return the loss."""
     if scored.targets is not None:
         policy.observe_targets(scored.targets, batch)
     return scored
 
 
 def _rows(x: Tensor, n: int) -> Tensor:
-    """Return the first n rows of x [..., rows, B]; x itself if it has only n: a slice costs time in both passes."""
+    """Return the first n rows of x [..., rows, B]. If x has only n rows, return x itself, because a slice costs time in
+    the forward and the backward pass.
+    """
     return x if x.shape[-2] == n else x[..., :n, :]
 
 
@@ -492,12 +517,13 @@ def _rows(x: Tensor, n: int) -> Tensor:
 class A2C(ActorCriticLoss):
     """Advantage actor-critic: −A·log π(a) − entropy_cost·H + value_cost·(R − V)².
 
-    Advantages and targets R = A + V come from the values stored while acting (GAE with `lam`; λ = 1 is the n-step
-    return); with a policy lag of 0 these values are the learner's own. Defaults: OpenAI baselines' a2c (mean, no extra
-    ½). baseline="present": the same R, but the advantage is R − V with V of the present weights, as a constant. A3C
-    (Mnih et al. 2016) is reduction="sum"; muupan/async-rl, its reproduction, has value_cost=0.25; GA3C (Babaeizadeh et
-    al. 2017; NVlabs/GA3C) is reduction="sum", value_half=True, value_cost=1, baseline="present". Raises ValueError for
-    shapes that do not fit.
+    Advantages A and targets R = A + V are computed from the values stored while acting, by GAE with `lam`. With λ = 1,
+    R is the n-step return. If the policy lag is 0, the stored values are the learner's own. With baseline="present" R
+    is the same, but the advantage is R − V, where V is of the present weights, as a constant.
+
+    Defaults are those of OpenAI baselines' a2c (mean, no extra ½). A3C (Mnih et al. 2016) is reduction="sum"; its
+    reproduction, muupan/async-rl, has value_cost=0.25. GA3C (Babaeizadeh et al. 2017; NVlabs/GA3C) is reduction="sum",
+    value_half=True, value_cost=1, baseline="present". Raises ValueError for shapes that do not fit.
     """
 
     _: KW_ONLY
@@ -519,12 +545,11 @@ class A2C(ActorCriticLoss):
 
 @dataclass(frozen=True)
 class VTrace(ActorCriticLoss):
-    """IMPALA (Espeholt et al. 2018, §4.2): −A·log π(a) − entropy_cost·H + value_cost·½(v − V)².
+    """Loss of IMPALA (Espeholt et al. 2018, §4.2): −A·log π(a) − entropy_cost·H + value_cost·½(v − V)².
 
-    v and A come from V-trace with the learner's values and ratios π/μ against the log-probabilities stored
-    while acting. Infinite bounds do not clip; `rho` ≥ `c` as the paper assumes. Defaults are those of
-    deepmind/scalable_agent (sums over time and batch).
-    Raises ValueError for shapes that do not fit.
+    V-trace computes v and A from the learner's values and from the ratios π/μ to the log-probabilities stored while
+    acting. Infinite bounds do not clip. As in the paper, `rho` ≥ `c`. Defaults are those of deepmind/scalable_agent,
+    which sums over time and batch. Raises ValueError for shapes that do not fit.
     """
 
     rho: float = 1.0
@@ -554,11 +579,13 @@ class VTrace(ActorCriticLoss):
 class PPO(ActorCriticLoss):
     """Loss of PPO: max(−A·r, −A·clip(r, 1−ε, 1+ε)) − entropy_cost·H + value_cost·(R − V)², with r = π(a)/μ(a).
 
-    μ and the values V_μ were stored while acting, from which `prepare` computes A (GAE with `lam`) and R = A + V_μ,
-    once for all passes. value_clip: max((R − V)², (R − V_μ − clip(V − V_μ, −ε, ε))²) for (R − V)², as in baselines'
-    ppo2. ε is `clip_range`; anneal_clip multiplies it by the hyperparameter `remaining`, the fraction of the run that
-    is left. normalize_advantage: over each minibatch. Terms are means over valid transitions. Raises ValueError for
-    shapes that do not fit.
+    The policy μ and the values V_μ were stored while acting. From them `prepare` computes A (by GAE with `lam`) and R =
+    A + V_μ, once for all passes. Terms are means over valid transitions. Raises ValueError for shapes that do not fit.
+
+    clip_range: ε. With anneal_clip, ε is multiplied by the hyperparameter `remaining`, the fraction of the run that is
+        left.
+    value_clip: use max((R − V)², (R − V_μ − clip(V − V_μ, −ε, ε))²) instead of (R − V)², as in baselines' ppo2.
+    normalize_advantage: normalize over each minibatch.
     """
 
     lam: Fraction = 0.95
@@ -575,13 +602,15 @@ class PPO(ActorCriticLoss):
         return self.anneal_clip
 
     def prepare(self, rows: Batch, scale: float | Tensor = 1.0) -> Batch:
-        """Return a rollout's advantage, target, valid, each [T, B], from rows [T+1, B]. scale: factor of rewards."""
+        """Return a rollout's advantage, target and valid, each [T, B], from rows [T+1, B]. scale: factor of rewards."""
         steps = self.transitions(rows, {"reward_scale": scale})
         advantage, target = gae(steps, rows["value"], self.lam)
         return {"advantage": advantage, "target": target, "valid": steps.valid}
 
     def score(self, out: Batch, batch: Batch, hyper: Hyper) -> LossOutput:
-        """Return the loss of `out`. batch: the tensors of `prepare`, with "logp" and "value" stored while acting."""
+        """Return the loss of outputs `out`. batch: what `prepare` returned, with "logp" and "value" stored while
+        acting.
+        """
         rows = {k: batch[k] for k in ("advantage", "target", "valid", "logp", "value")}
         rows |= {f"out {k}": out[k] for k in ("logp", "value")}
         check_shapes(len({x.shape for x in rows.values()}) == 1, "all must be one shape", **rows)
@@ -593,11 +622,14 @@ class PPO(ActorCriticLoss):
 
 @dataclass(frozen=True)
 class APPO(ActorCriticLoss):
-    """PPO's surrogate for rollouts of older weights, on minibatches of whole lanes (after Sample Factory, Petrenko et
-    al. 2020, with V-trace on). Targets v_t are V-trace's, from the present V and ratios π/μ, with ρ̄ = c̄ = 1 and `lam`
-    in the traces. A_t = r_{t+1} + d_t·v_{t+1} − V_t has no factor ρ, because the surrogate's ratio is the correction
-    (Sample Factory has both, and no λ). If the present weights acted and λ = 1, this is PPO with λ = 1. Raises
-    UserError for settings out of range, ValueError for shapes that do not fit.
+    """PPO's clipped loss for rollouts of older weights, on minibatches of whole lanes (after Sample Factory, Petrenko
+    et al. 2020, with V-trace on).
+
+    The targets v_t are V-trace's, computed from the present V and the ratios π/μ, with ρ̄ = c̄ = 1 and `lam` in the
+    traces. The advantage A_t = r_{t+1} + d_t·v_{t+1} − V_t has no factor ρ, because the ratio in the clipped loss
+    already corrects for older weights. Sample Factory has both corrections, and no λ. If the present weights acted and
+    λ = 1, this loss is PPO with λ = 1. Raises UserError for settings out of range, ValueError for shapes that do not
+    fit.
     """
 
     lam: Fraction = 0.95
@@ -607,7 +639,7 @@ class APPO(ActorCriticLoss):
     metrics = (*PPO.metrics, "rho_mean", "rho_clipped")
 
     def score(self, out: Batch, batch: Batch, hyper: Hyper) -> LossOutput:
-        """Return the loss of outputs `out` for the rows `batch`, each [T+1, B]."""
+        """Return the loss of the outputs `out` for the rows of `batch`, each [T+1, B]."""
         steps, value = self.transitions(batch, out), out["value"].detach()
         log_rho = out["logp"][:-1].detach() - batch["logp"][:-1]
         _, target = vtrace(steps, value, log_rho, lam=self.lam)
@@ -618,15 +650,15 @@ class APPO(ActorCriticLoss):
 
 @dataclass(frozen=True)
 class AlphaZeroLoss(Loss):
-    """Loss of AlphaGo Zero: (z − v)² − Σ_a π(a) log p(a), averaged over the positions that a replay drew, where p is
-    the softmax of the logits of legal moves (Silver et al. 2017, eq. 1). The paper's term c‖θ‖² is the optimizer's
-    weight decay 2c.
+    """Loss of AlphaGo Zero: (z − v)² − Σ_a π(a) log p(a), averaged over the positions that a replay drew (Silver et al.
+    2017, eq. 1). Here p is the softmax of the logits of legal moves. The paper's term c‖θ‖² is the optimizer's weight
+    decay 2c.
 
-    With `turned`, the network sees each position under a random symmetry of the board, drawn by `seed`, the update and
-    the place in the batch.
+    With `turned`, the network sees each position under a random symmetry of the board. `seed`, the update and the place
+    in the batch determine this symmetry.
 
-    value_mse is (z − v)²/4, the squared error of outcomes scaled to [0, 1], as in the paper's figure 3; policy_kl is Σ
-    π log(π/p). Raises ValueError for shapes that do not fit.
+    The metric value_mse is (z − v)²/4, the squared error of outcomes scaled to [0, 1], as in the paper's figure 3. The
+    metric policy_kl is Σ π log(π/p). Raises ValueError for shapes that do not fit.
     """
 
     board: Game
@@ -639,9 +671,11 @@ class AlphaZeroLoss(Loss):
     )
 
     def __call__(self, policy: Policy, target: None, batch: Batch, state: Batch, hyper: Hyper) -> LossOutput:
-        """See Loss. batch: "mask" [2, B, A], legal moves of the position (row 0) and of the next one; "visits" [B, A],
-        the search's distribution π over legal moves; "return" [B], z: the game's outcome, −1 to 1, for the player to
-        move.
+        """Return the loss of a sample of a replay; see Loss.
+
+        batch: "mask" [2, B, A]: legal moves of the position (row 0) and of the next position. "visits" [B, A]: the
+            search's distribution π over legal moves. "return" [B]: z, the game's outcome for the player to move, −1 to
+            1.
         """
         planes = unpacked(batch["obs"][0], self.board.planes) if self.board.binary else batch["obs"][0]
         cells = batch["cells"][:, None].expand(-1, planes.shape[1], -1)
@@ -649,8 +683,8 @@ class AlphaZeroLoss(Loss):
         return self.score(out["logits"][0].gather(1, batch["actions"]), out["value"][0], batch)
 
     def noise(self, policy: Policy, batch: Batch, key: Key) -> Batch:
-        """Draw a symmetry for each of n positions: "cells" [n, cells], the cell that is shown at place i, and
-        "actions" [n, A], the place at which action i is shown.
+        """Draw a random symmetry for each of n positions. Return "cells" [n, cells], the cell that is shown at each
+        place, and "actions" [n, A], the place at which each action is shown.
         """
         n, images = len(batch["action"]), self.board.symmetries
         u = uniform(self.seed, np.arange(n), np.array([key[2]]), 1)[:, 0]
@@ -659,7 +693,9 @@ class AlphaZeroLoss(Loss):
         return {"cells": cells[chosen], "actions": actions[chosen]}
 
     def score(self, logits: Tensor, value: Tensor, batch: Batch) -> LossOutput:
-        """Return the loss of logits [B, A] of all actions and values [B] of the player to move, both with gradient."""
+        """Return the loss of the network's outputs, both with gradient: logits [B, A] of all actions, and values [B]
+        for the player to move.
+        """
         target, z, legal = batch["visits"], batch["return"], batch["mask"][0]
         fit, named = logits.shape == target.shape == legal.shape, {"logits": logits, "visits": target, "mask": legal}
         check_shapes(fit, "all must be one [B, A] shape", **named)
@@ -680,7 +716,7 @@ class AlphaZeroLoss(Loss):
 
 
 def unpacked(bits: Tensor, planes: tuple[int, int, int]) -> Tensor:
-    """Return float32 planes [B, C, H, W] from their bits, uint8 [B, ceil(C·H·W / 8)] (np.packbits)."""
+    """Return float32 planes [B, C, H, W] from packed bits, uint8 [B, ceil(C·H·W / 8)] (np.packbits)."""
     shifts = torch.arange(7, -1, -1, dtype=torch.uint8, device=bits.device)
     single = bits[..., None].bitwise_right_shift(shifts).bitwise_and(1).flatten(1)
     return single[:, : math.prod(planes)].to(torch.float32).view(-1, *planes)

@@ -1,10 +1,10 @@
-"""Functions of tensors, compiled ahead of time in another process and kept for the next run.
+"""Compiles functions of tensors ahead of time, in another process, and stores them for the next run.
 
     make_fx → torch.export → AOTInductor → a package of 2 MB, which a run loads in 2 ms
 
-The process that trains never imports torch's compiler: the import takes a second and 80 MB. A package is valid for one
-function, one set of shapes, one version of torch, one kind of processor and one state of the code; its name is a digest
-of all these.
+A package is a compiled function in a file. The process that trains never imports torch's compiler, because the import
+takes a second and 80 MB. A package is valid for one function, one set of shapes, one version of torch, one kind of
+processor and one state of the code. Its name is a digest of all these.
 """
 
 from __future__ import annotations
@@ -52,14 +52,14 @@ NICE = 5  # niceness of the compiler; a higher one would starve the compiler if 
 
 
 def packages_folder() -> Path:
-    """Return the folder of packages in the user's cache."""
+    """Return the folder that holds all packages, in the user's cache."""
     home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     return Path(home) / "polyplay" / "compiled"
 
 
 @cache
 def _this_machine() -> bytes:
-    """Return a digest of what all packages depend on: Python, torch, the processor's features, Polyplay's code."""
+    """Return a digest of what all packages depend on: Python, torch, the processor's features and Polyplay's code."""
     digest = hashlib.sha256(f"{sys.version} {torch.__version__} {platform.cpu_features()}".encode())
     for path in sorted(PACKAGE.rglob("*.py")):
         digest.update(path.read_bytes())
@@ -67,7 +67,7 @@ def _this_machine() -> bytes:
 
 
 def _beside(modules: Iterable[str]) -> list[Path]:
-    """Return the files of these modules, and of loaded modules in the same folders, which these modules may import."""
+    """Return the files of these modules, and of loaded modules in the same folders, which these may import."""
     files = {name: Path(file) for name, m in list(sys.modules.items()) if (file := vars(m).get("__file__"))}
     folders = {files[name].parent for name in modules if name in files}
     return sorted({path for path in files.values() if path.parent in folders and path.is_file()})
@@ -75,14 +75,18 @@ def _beside(modules: Iterable[str]) -> list[Path]:
 
 @dataclass(frozen=True)
 class CompileJob:
-    """A function to compile. make: returns the function; pickled, called in the compiler. shapes: of the arguments."""
+    """Describes a function to compile.
+
+    make: returns the function. It is pickled, and called in the compiler process.
+    shapes: shapes and types of the function's arguments.
+    """
 
     make: Callable[[], Function]
     shapes: tuple[Shape, ...]
     modules: tuple[str, ...] = ()  # names of the user's modules that the function uses
 
     def key(self) -> str:
-        """Return the name of the job's package, a digest of everything that the package depends on."""
+        """Return the name of this job's package: a digest of everything that the package depends on."""
         digest = hashlib.sha256(_this_machine())
         try:
             digest.update(self.packed(fast=True))
@@ -104,8 +108,8 @@ class CompileJob:
 
 
 class Package:
-    """A package: a compiled function in a file, which exists or which another process can make. Failures are not
-    raised: `failure` holds the reason.
+    """A compiled function in a file. The file exists, or another process can make it. Failures are not raised:
+    `failure` holds the reason.
     """
 
     def __init__(self, job: CompileJob):
@@ -137,7 +141,7 @@ class Package:
             self.failure = why_failed(e)
 
     def _start(self, compiler: str, lock: int) -> None:
-        """Start the compiler process, which holds the lock until the process ends."""
+        """Start the compiler process. The lock is held until that process ends."""
         self.began, self.log = time.monotonic(), tempfile.TemporaryFile()  # noqa: SIM115 - open as long as the process
         data, path = self.job.packed(), os.pathsep.join(map(os.path.abspath, filter(None, sys.path)))
         one = {"OMP_NUM_THREADS": "1", "TORCHINDUCTOR_COMPILE_THREADS": "1"}
@@ -155,7 +159,7 @@ class Package:
 
     @property
     def done(self) -> bool:
-        """Tell whether the package exists, or cannot be made."""
+        """Whether the package exists, or cannot be made."""
         if self.process is None:
             return bool(self.failure) or self.path.exists()
         if self.process.poll() is None:
@@ -170,7 +174,7 @@ class Package:
         return True
 
     def load(self) -> Compiled | None:
-        """Return the compiled function, or None after a `failure`."""
+        """Return the compiled function, or None if a `failure` has happened."""
         if self.failure:
             return None
         try:
@@ -195,7 +199,7 @@ class Package:
 
 
 def why_failed(e: BaseException) -> str:
-    """Describe an exception in one line, with file and line: the last ones in the user's code, else in Polyplay's."""
+    """Describe an exception in one line, with the last file and line in the user's code, or else in Polyplay's."""
     text = (str(e).strip() or "no more is known").splitlines()[0]
     libraries = (os.path.dirname(os.__file__) + os.sep, os.path.dirname(torch.__file__) + os.sep, "<")
     frames = [f for f in traceback.extract_tb(e.__traceback__) if not f.filename.startswith(libraries)]
@@ -205,7 +209,7 @@ def why_failed(e: BaseException) -> str:
 
 
 def _load(path: str) -> Compiled:
-    """Load a package by AOTInductor's private loader, which does not import torch's compiler; the public loader takes
+    """Load a package by AOTInductor's private loader, which does not import torch's compiler. The public loader takes
     1.6 s and 78 MB.
     """
     try:
@@ -241,7 +245,7 @@ SPINS = 200_000  # checks of a semaphore (0.3 ms) before a thread sleeps; waking
 
 @compiled
 def _spin(words: np.ndarray, semaphore: int) -> bool:
-    """Take a token of the semaphore if one comes within SPINS checks; return whether one came."""
+    """Take a token of the semaphore if one comes within SPINS checks. Return whether one came."""
     for _ in range(SPINS):  # noqa: SIM110 - a loop
         if call_address(words[TRY], (words[semaphore],)) == 0:
             return True
@@ -250,10 +254,13 @@ def _spin(words: np.ndarray, semaphore: int) -> bool:
 
 @compiled
 def _serve(words: np.ndarray, kinds: np.ndarray, given: np.ndarray, copies: np.ndarray, results: np.ndarray) -> None:
-    """After each start, call the function of package words[KIND], words[CALLS] times. Return once words[STOP] is set.
+    """Serve calls in a thread: after each start, call the function of package words[KIND], words[CALLS] times. Return
+    once words[STOP] is set. The other arguments are tables with an entry per package, padded with 0.
 
-    Tables with an entry per package, padded with 0: kinds [8]; given [calls, n]: handles of the arguments; copies [m,
-    3], made before the first call: destination, source, bytes; results [calls, k, 2]: destination, bytes.
+    kinds: [8] words of each package.
+    given: handles of the arguments, [calls, n].
+    copies: copies to make before the first call, [m, 3]: destination, source, bytes.
+    results: where each call's results go, [calls, k, 2]: destination, bytes.
     """
     handles, made, at = np.empty(given.shape[2], np.int64), np.zeros(results.shape[2], np.int64), np.zeros(1, np.int64)
     while True:
@@ -281,8 +288,8 @@ def _serve(words: np.ndarray, kinds: np.ndarray, given: np.ndarray, copies: np.n
 
 
 class UpdateThread:
-    """A thread that calls the functions of packages, one at a time. With a thread per package, each call would wake
-    one.
+    """A thread that calls the functions of all packages, one at a time. If each package had a thread, each call would
+    wake one.
     """
 
     def __init__(self) -> None:
@@ -294,7 +301,7 @@ class UpdateThread:
         self.thread: threading.Thread | None = None
 
     def add(self, call: BackgroundCall) -> int:
-        """Add a call, and return the call's number in this thread."""
+        """Add a call to this thread, and return the number of the call."""
         self.stop()
         self.calls.append(call)
         self._tables = [_padded(each) for each in zip(*(call.tables for call in self.calls), strict=True)]
@@ -323,7 +330,7 @@ class UpdateThread:
             raise RuntimeError("a compiled update failed")
 
     def stop(self) -> None:
-        """End the thread, after any running call."""
+        """End the thread, after the running call, if any."""
         if self.thread is not None:
             self.words[STOP] = 1
             self.started.post()
@@ -332,11 +339,15 @@ class UpdateThread:
 
 
 class BackgroundCall:
-    """Calls a package's function on tensors at fixed addresses: `start` starts calls in a thread, `wait` awaits one.
+    """Calls a package's function in another thread, on tensors at fixed addresses. `start` starts one or more calls,
+    and `wait` waits for one of them.
 
-    given: arguments of each of several calls in a row; results: contiguous tensors for the results of each; copies:
-    pairs (destination, source) of tensors, copied before the first call; thread: None: a new one. Raises ValueError,
-    OSError or AttributeError: a thread cannot call the function.
+    given: arguments of each of several calls in a row.
+    results: contiguous tensors for the results of each call.
+    copies: pairs (destination, source) of tensors, copied before the first call.
+    thread: the thread to use; None: a new one.
+
+    Raises ValueError, OSError or AttributeError: a thread cannot call the function.
     """
 
     def __init__(
@@ -379,7 +390,7 @@ class BackgroundCall:
         self.thread.wait()
 
     def close(self) -> None:
-        """End the thread, after any running call; no call may follow."""
+        """End the thread, after the running call, if any. No call may follow."""
         self.thread.stop()
         for handle in self.tables[1].ravel().tolist():
             self._library.aoti_torch_delete_tensor_object(ctypes.c_void_p(handle))
@@ -387,7 +398,7 @@ class BackgroundCall:
 
 
 def _padded(arrays: Sequence[np.ndarray]) -> np.ndarray:
-    """Stack the arrays into one; smaller arrays are padded with 0."""
+    """Stack the arrays into one array. Smaller arrays are padded with 0."""
     found = np.zeros((len(arrays), *map(max, *(x.shape for x in arrays), arrays[0].shape)), np.int64)
     for own, x in zip(found, arrays, strict=True):
         own[tuple(map(slice, x.shape))] = x
@@ -414,13 +425,15 @@ _address_in = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char
 
 
 def _handle_of(x: Tensor) -> int:
-    """Return a new handle of a tensor in AOTInductor's C interface. The caller deletes the handle."""
+    """Return a new handle (address) of a tensor for AOTInductor's C interface. The caller must delete the handle."""
     (capsule,) = torch._C._aoti.unsafe_alloc_void_ptrs_from_tensors([x])
     return int(_address_in(capsule, None))
 
 
 def arguments(shapes: Iterable[Shape]) -> list[Tensor]:
-    """Return tensors of these shapes to trace a function: integers are 0, to be indices; floats 1, to be divisors."""
+    """Return tensors of these shapes, with which a function is traced. Integers are 0, so that they can be indices.
+    Floats are 1, so that they can be divisors.
+    """
     return [torch.full(shape, dtype.is_floating_point, dtype=dtype) for shape, dtype in shapes]
 
 
@@ -428,7 +441,7 @@ def arguments(shapes: Iterable[Shape]) -> list[Tensor]:
 
 
 def trace(function: Function, given: Sequence[Tensor]) -> Any:
-    """Return the function as a graph of torch's operations."""
+    """Trace the function with the arguments `given`, and return it as a graph of torch's operations."""
     from torch.fx.experimental.proxy_tensor import make_fx
 
     with torch.no_grad():
@@ -436,7 +449,7 @@ def trace(function: Function, given: Sequence[Tensor]) -> Any:
 
 
 def build_package(job: CompileJob, place: Path) -> None:
-    """Compile a job to a package at the path `place`."""
+    """Compile a job, and write the package to the path `place`."""
     given = arguments(job.shapes)
     graph = trace(job.make(), given)
     if (n := len(graph.graph.nodes)) > NODES:
@@ -450,7 +463,7 @@ def build_package(job: CompileJob, place: Path) -> None:
 
 
 def main(path: Path, length: int) -> None:
-    """Compile the job that stdin contains, of `length` bytes, to a package at `path`."""
+    """Compile the job that stdin contains, and write the package to `path`. length: number of bytes of the job."""
     data, parent = sys.stdin.buffer.read(length), sys.stdin.fileno()
     platform.kill_when_closed(parent, -os.getpid())
     if platform.readable([parent], 0.0):  # the process that trains has ended already
@@ -471,7 +484,7 @@ def main(path: Path, length: int) -> None:
 
 
 def _tidy(folder: Path) -> None:
-    """Remove the least recently used packages, and the folders of killed compilers."""
+    """Remove the least recently used packages, and the folders that killed compilers left."""
     old = sorted(folder.glob("*.pt2"), key=lambda p: p.stat().st_mtime)[:-MOST]
     with contextlib.suppress(OSError):
         for path in old:

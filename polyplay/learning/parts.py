@@ -1,6 +1,6 @@
-"""Parts of a learner: target network, outlier gate, drops of the learning rate; schedules, trace.
+"""Optional parts of a learner: target network, outlier gate, drops of the learning rate, schedules, trace of updates.
 
-A system lists its parts in LearnerSpec.parts. The learner itself adds parts that the run's options ask for.
+A system lists its parts in LearnerSpec.parts. The learner adds more parts if the run's options ask for them.
 """
 
 from __future__ import annotations
@@ -31,10 +31,12 @@ if TYPE_CHECKING:
 
 
 class LearnerPart:
-    """Part of a learner besides its source of batches, its loss and its update.
+    """Optional part of a learner, besides its source of batches, its loss and its update.
 
-    A part of a LearnerSpec is a description, which worker threads share; `open` makes a learner's own copy. A learner
-    calls each hook on the parts that define the hook, in order.
+    To write a part, inherit this class and define some of its hooks (methods that a learner calls at set moments). A
+    learner calls each hook on all parts that define this hook, in order.
+
+    The part in a LearnerSpec is only a description, which worker threads share. `open` makes a copy for one learner.
     """
 
     learner: Learner  # owner of this part, once open
@@ -64,31 +66,35 @@ class LearnerPart:
     unchanged: Callable[[], int] | None = None
 
     def describe(self) -> str:
-        """Return this part's line in the learner's box of the system's diagram; "": no line."""
+        """Return this part's line in the learner's box of the system's diagram. "" adds no line."""
         return ""
 
     def open(self, learner: Learner) -> Self:
-        """Return a copy of this part for a learner whose weights are not loaded yet."""
+        """Return a copy of this part for one learner, whose weights are not loaded yet."""
         own = copy.copy(self)
         own.learner = learner
         return own
 
     def begin(self, found: OpenCheckpoint | None) -> None:
-        """Start, once the weights are loaded. found: the checkpoint from which the run resumes; None in a new run, and
-        in a worker that replaces a lost worker.
+        """Start this part, after the weights were loaded. found: the checkpoint from which the run resumes. It is None
+        in a new run, and in a worker that replaces a lost worker.
         """
 
     def save(self, part: CheckpointPart) -> Row:
-        """Write the state of this LearnerPart into a checkpoint, and return entries to save with the learner's counts.
-        Raises OSError. Only learner 0 writes; all learners resume from what learner 0 wrote.
+        """Write the state of this part into a checkpoint. Return entries to save with the learner's counts. Only
+        learner 0 writes, and all learners resume from what it wrote. Raises OSError.
         """
         return {}
 
 
 @dataclass
 class TargetNetwork(LearnerPart):
-    """Keeps a second network. Every `every`-th update moves its weights toward the trained weights by the fraction
-    `tau` of the way; 1 copies them. Updates of all workers count. Raises UserError: `every` or `tau` is out of range.
+    """Keeps a target network, a second network whose weights follow the trained weights. Updates of all workers count.
+
+    every: number of updates between two moves of the target weights.
+    tau: fraction of the way that each move goes toward the trained weights; 1 copies them.
+
+    Raises UserError: `every` or `tau` is out of range.
     """
 
     every: int = 1
@@ -119,7 +125,7 @@ class TargetNetwork(LearnerPart):
         self._become(1.0, saved)
 
     def _become(self, tau: float, saved: dict[str, np.ndarray] | None = None) -> None:
-        """Load the saved weights, if any; else move toward the trained weights by the fraction `tau` of the way."""
+        """Load the saved weights, if any. Else move toward the trained weights by the fraction `tau` of the way."""
         if saved is not None:
             checkpoint.load_into(cast("Policy", self.net), saved)
         else:
@@ -131,7 +137,7 @@ class TargetNetwork(LearnerPart):
         cast("Policy", self.net).cache_weights()
 
     def observed(self) -> None:
-        """Copy the trained network's running statistics into the target network."""
+        """Copy the running statistics of the trained network into the target network."""
         at = self.vector.weights
         self.vector.flat[at:].copy_(self.learner.update.vector.flat[at:])
 
@@ -140,7 +146,7 @@ class TargetNetwork(LearnerPart):
             self._become(self.tau)
 
     def unchanged(self) -> int:
-        """Return the number of updates up to the one that moves the target network."""
+        """Return the number of updates up to and including the update that moves the target network."""
         return (self.copies + 1) * self.every - self.learner.version
 
     def save(self, part: CheckpointPart) -> Row:
@@ -160,7 +166,9 @@ SLACK = 1.0 + 1e-9  # so that equal losses are not outliers because of rounding
 
 @dataclass
 class OutlierGate(LearnerPart):
-    """Refuses an update if |loss| > mean + k·std of |loss| over the losses that this learner admitted before."""
+    """Refuses an update if its loss is an outlier: |loss| > mean + k·std of |loss|. The mean and the standard deviation
+    are over the losses that this learner admitted before.
+    """
 
     k: float
 
@@ -195,7 +203,7 @@ class OutlierGate(LearnerPart):
 
 @dataclass
 class RateDrops(LearnerPart):
-    """Divides the learning rate by 10 at each update number in `updates`."""
+    """Divides the learning rate by 10 when the number of updates reaches each number in `updates`."""
 
     updates: tuple[int, ...]
 
@@ -208,7 +216,7 @@ class RateDrops(LearnerPart):
 
 @dataclass
 class FrozenRate(LearnerPart):
-    """Keeps the learning rate at 0 until `until` agent steps are learned from (see nets.surgery)."""
+    """Keeps the learning rate at 0 until the run has learned from `until` agent steps (see nets.surgery)."""
 
     until: float
 
@@ -220,7 +228,7 @@ class FrozenRate(LearnerPart):
 
 
 def frozen_until(learner: Learner) -> float:
-    """Return FrozenRate's `until` from the resumed checkpoint, or from the newest if that was removed; else 0."""
+    """Return FrozenRate's `until` from the resumed checkpoint, or from the newest if that one was removed; else 0."""
     path = learner.ctx.resume
     if path is None:
         return 0.0
@@ -231,7 +239,7 @@ def frozen_until(learner: Learner) -> float:
 
 
 class Schedules(LearnerPart):
-    """Sets scheduled hyperparameters by the agent steps of the run, and logs each point when it is reached."""
+    """Sets scheduled hyperparameters by the run's agent steps, and logs each point when the run reaches it."""
 
     held: Mapping[str, SchedulePoint] = {}  # present point of each schedule, by hyperparameter
 
@@ -255,7 +263,7 @@ class AnswerEvaluator(LearnerPart):
 
 
 class Trace(LearnerPart):
-    """Writes one line to updates.jsonl for every update; for agent N > 0, to updates-N.jsonl."""
+    """Writes one line to updates.jsonl for every update. For agent N > 0, the file is updates-N.jsonl."""
 
     file: JsonLines
     writes: LogWrites
@@ -274,7 +282,7 @@ class Trace(LearnerPart):
 
 
 def open_parts(learner: Learner) -> list[LearnerPart]:
-    """Open all parts of a learner: first the parts that the run's options ask for, then the parts of its spec."""
+    """Open a learner's parts: first those that the run's options ask for, then those of its spec."""
     ctx, parts = learner.ctx, list[LearnerPart]()
     if until := frozen_until(learner):
         parts.append(FrozenRate(until))

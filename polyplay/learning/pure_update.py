@@ -1,11 +1,11 @@
-"""The update as one pure function of tensors, to be traced, compiled or captured.
+"""The update as one pure function of tensors, which can be traced, compiled or captured as a CUDA graph.
 
     update(weights [W], buffers [S − W], target [S] or [0], batch, state, hyper) -> gradient [W], buffers, LossOutput
 
-A network's vector (weights.params) has S numbers: W weights, then buffers. Everything else is an argument too: batch
-and state are nested dicts of tensors of fixed shapes, including random numbers (Loss.noise) and importance weights;
-hyper has a tensor [] per hyperparameter. No argument is written to. No tensor's value decides on a shape or a branch
-(layers.tracing).
+A network's vector (weights.params) has S numbers: W weights, then buffers. Everything else is an argument too. The
+batch and the state are nested dicts of tensors of fixed shapes. They include random numbers (Loss.noise) and importance
+weights. `hyper` has a tensor [] for each hyperparameter. The function writes to no argument. No tensor's value decides
+on a shape or a branch (layers.tracing).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ PureUpdate = Callable[..., tuple[Tensor, Tensor, LossOutput]]
 
 
 class _Networks(nn.Module):
-    """A policy and its target network as one module, so that one `functional_call` sets both networks' tensors."""
+    """A policy and its target network as one module, so that one `functional_call` sets the tensors of both."""
 
     def __init__(self, policy: Policy, target: Policy | None = None):
         super().__init__()
@@ -52,9 +52,10 @@ class _Networks(nn.Module):
 def make_loss(
     policy: Policy, loss: Callable[..., Any], target: Policy | None = None
 ) -> Callable[..., tuple[Any, Tensor]]:
-    """Return a differentiable function of `update`'s arguments, which returns the loss and the new buffers.
+    """Return a differentiable function of the arguments of `update`. This function returns the loss and the new
+    buffers.
 
-    The modules only define the layout of the vectors; their own weights are not read. target: the module of the target
+    The modules only define the layout of the vectors. Their own weights are not read. target: the module of the target
     network, if the loss takes one. Raises ValueError: a module computes with copies of its weights.
     """
     networks = _Networks(policy, target)
@@ -74,7 +75,7 @@ def make_loss(
 
 
 def make_update(policy: Policy, loss: Loss, target: Policy | None = None) -> PureUpdate:
-    """Return the pure update function; for the arguments see `make_loss`."""
+    """Return the pure update function. For the arguments see `make_loss`."""
     score = make_loss(policy, loss, target)
 
     def update(weights: Tensor, *given: Any) -> tuple[Tensor, Tensor, LossOutput]:
@@ -88,7 +89,7 @@ def make_update(policy: Policy, loss: Loss, target: Policy | None = None) -> Pur
 
 
 def make_act(policy: Policy) -> Callable[[Tensor, Tensor, Batch, Batch], tuple[Batch, Batch]]:
-    """Return the pure acting step: (weights, buffers, row, state) -> outputs and the next state, as Policy.act."""
+    """Return the pure acting step, as Policy.act: (weights, buffers, row, state) -> outputs and the next state."""
     score = make_loss(policy, lambda policy, _, row, state, __: policy.act(row, state))
 
     def act(weights: Tensor, buffers: Tensor, row: Batch, state: Batch) -> tuple[Batch, Batch]:
@@ -101,14 +102,15 @@ def make_act(policy: Policy) -> Callable[[Tensor, Tensor, Batch, Batch], tuple[B
 
 @dataclass(frozen=True)
 class UpdateFunction:
-    """Makes the pure update a function of single tensors of fixed shapes, to be compiled or captured:
+    """Turns the pure update into a function of single tensors of fixed shapes, which can be compiled or captured:
 
         (weights, buffers, target, gradient, hyper [H], *leaves) -> numbers [1 + metrics], and priority [B] if any
 
-    The function writes to `gradient` and `buffers`. leaves: the tensors of {"batch": …, "state": …} at `paths`; for a
-    minibatch those of its whole rollout, then `index` [n], its places, and `inside` [n], whether each place counts.
+    The function writes to `gradient` and `buffers`. leaves: the tensors of {"batch": …, "state": …} at `paths`. For a
+    minibatch these are the tensors of its whole rollout, then `index` [n], the minibatch's places, and `inside` [n],
+    whether each place counts.
 
-    With `optim` the function also makes the optimizer's step, in place: the tensors of the optimizer's state come
+    With `optim`, the function also makes the optimizer's step, in place. Then the tensors of the optimizer's state come
     before `hyper`, `hyper` ends with the learning rate, and `numbers` end with the gradient's norm.
     """
 
@@ -146,7 +148,7 @@ class UpdateFunction:
         return function
 
     def _split(self, given: Sequence[Tensor]) -> tuple[Sequence[Tensor], ...]:
-        """Return the vectors, the optimizer's state with the hyperparameters, and the batch's tensors."""
+        """Divide the arguments into vectors, optimizer's state with hyperparameters, and the batch's tensors."""
         own = VECTORS + self.states + 1
         return given[:VECTORS], given[VECTORS:own], given[own:]
 

@@ -1,4 +1,4 @@
-"""Makes updates in one thread, by a function that was compiled ahead of time or by a CUDA graph."""
+"""Makes updates in one thread by a compiled function or a CUDA graph, to take less time than eager updates."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ OFTEN = 3  # updates of one kind before it is captured; some sources give batche
 
 
 def compile_updates(learner: Learner) -> None:
-    """Let a learner's updates be captured as a CUDA graph (on a GPU), or be compiled ahead of time (on a CPU, in
-    float32), whole or in parts for several threads.
+    """Let a learner's updates be captured as a CUDA graph on a GPU, or be compiled ahead of time on a CPU in float32.
+    On a CPU the update is compiled whole, or in parts for several threads.
     """
     how, far = learner.ctx.control.compile, learner.device.type != "cpu"
     if how == "off" or (how == "auto" and not far and any(isinstance(m, nn.Conv2d) for m in learner.policy.modules())):
@@ -57,7 +57,7 @@ def compile_updates(learner: Learner) -> None:
 
 
 def pays(learner: Learner, started: float, left: float, seconds: float) -> bool:
-    """Tell whether compiling pays: the run lasts long enough, and an eager update of `seconds` is short enough.
+    """Return whether compiling saves time: the run lasts long enough, and an eager update of `seconds` is short enough.
     started: the time (perf_counter) at which the fraction `left` of the run remained.
     """
     passed, remaining = time.perf_counter() - started, learner.remaining
@@ -66,7 +66,7 @@ def pays(learner: Learner, started: float, left: float, seconds: float) -> bool:
 
 
 def wait_for(package: Package, learner: Learner) -> None:
-    """Wait until a package exists or cannot be made. The time counts as waiting for other workers."""
+    """Wait until a package (compiled function) exists or cannot be made. This counts as waiting for other workers."""
     before = time.perf_counter()
     while not package.done:
         learner.ctx.turn()
@@ -76,7 +76,7 @@ def wait_for(package: Package, learner: Learner) -> None:
 
 
 def compile_job(learner: Learner, function: UpdateFunction, given: Sequence[Tensor]) -> CompileJob:
-    """Return the job that compiles a learner's update, for arguments of the shapes of `given`."""
+    """Return the job that compiles a learner's update, for arguments with the shapes of `given`."""
     loss, policy = learner.spec.loss, learner.policy
     parts = [loss, *policy.modules(), *([loss.loss] if isinstance(loss, WithAuxiliary) else [])]
     modules = {of.__module__ for x in parts for of in type(x).__mro__}
@@ -86,7 +86,7 @@ def compile_job(learner: Learner, function: UpdateFunction, given: Sequence[Tens
 
 @dataclass
 class BatchKind:
-    """Batches with the same tensors and shapes, for which one package is compiled."""
+    """Batches with the same tensors and shapes. One package (compiled function) is made for all of them."""
 
     paths: tuple[str, ...]  # of the batch's tensors; for a minibatch, of its rollout's tensors
     minibatch: bool
@@ -97,10 +97,12 @@ class BatchKind:
 
 
 class CompiledRunner(Runner):
-    """Makes updates eagerly until a package (on a GPU, a CUDA graph) for their kind of batch exists.
+    """Makes updates eagerly until a package (compiled function; on a GPU, a CUDA graph) for their kind of batch exists.
+    Later updates use the package, which takes less time.
 
-    A package of an earlier run is used from the first update, a graph after a few. Before the first use, gradient and
-    time are compared with those of an eager update of the same batch. A failure never ends a run: one line reports it.
+    A package of an earlier run is used from the first update on, a graph after a few updates. Before the first use, its
+    gradient and time are compared with those of an eager update of the same batch. A failure never ends a run. Instead,
+    one line in the log reports it.
     """
 
     def __init__(self, learner: Learner):
@@ -168,7 +170,9 @@ class CompiledRunner(Runner):
         return self._eager(lambda: self.score(*parts.take(order, at)), self.rollout, self.leaves)
 
     def begin(self, items: list[Batch], version: int) -> None:
-        """See Runner. Start whole updates for batches of one kind, on copies of the tensors that the updates change."""
+        """Start whole updates for batches of one kind in another thread; see Runner. The thread works on copies of the
+        tensors that the updates change.
+        """
         first: BackgroundCall | None = None
         begun = 0
         for k, item in enumerate(items if not self.over else ()):
@@ -190,7 +194,7 @@ class CompiledRunner(Runner):
             self.begun, self.taken, self.asked = first, 0, begun
 
     def _background(self, given: Batch) -> BackgroundCall | None:
-        """Return a call that makes updates of this kind in another thread; None: that is impossible. Raises nothing."""
+        """Return a call that makes updates of this kind in another thread; None: impossible. Raises nothing."""
         kind, leaves = self._kind_of(to_device(given, self.learner.device))
         written = [*self.own[:2], *self.own[VECTORS:-1]]
         weights, buffers, *state = mine = [x.clone() for x in written]
@@ -210,7 +214,7 @@ class CompiledRunner(Runner):
             return None
 
     def _take(self, call: BackgroundCall) -> LossOutput:
-        """Return the results of the next started update; after the last one, take over the weights. Raises
+        """Return the results of the next started update. After the last one, take over the weights. Raises
         RuntimeError: an update failed, and the weights are unchanged.
         """
         self.begun = None
@@ -224,13 +228,13 @@ class CompiledRunner(Runner):
         return self._scored(*results)
 
     def _may(self, version: int) -> bool:
-        """Tell whether the update of weights `version` may be compiled; when repeating a run, whether it was."""
+        """Return whether the update of weights `version` may be compiled; when repeating a run, whether it was."""
         repeats = self.learner.ctx.hooks.repeats
         self.waits = self.waits or repeats is not None
         return repeats is None or repeats(version + 1)
 
     def _take_up(self, parts: Minibatches) -> None:
-        """Prepare the arguments of the compiled function for a rollout's minibatches."""
+        """Prepare the arguments of the compiled function for the minibatches of a rollout."""
         passes = cast("Epochs", self.learner.spec.passes)
         size = -(-(parts.lanes if parts.whole else parts.valid.size) // passes.minibatches)
         if size != len(self.index):
@@ -242,7 +246,7 @@ class CompiledRunner(Runner):
         self.parts = parts
 
     def _kind_of(self, given: Batch, minibatch: bool = False) -> tuple[BatchKind, list[Tensor]]:
-        """Return the kind of a batch, and the batch's tensors."""
+        """Return the kind of a batch, and the tensors of this batch."""
         (paths, shapes), leaves = signature_of(given)
         name = minibatch, paths, shapes
         kind = self.kinds.get(name)
@@ -257,7 +261,7 @@ class CompiledRunner(Runner):
         return self._scored(*call([*(own or self.own), *leaves]))
 
     def _fill(self) -> None:
-        """Write the present hyperparameters and learning rate into the function's argument."""
+        """Write the present hyperparameters and learning rate into the argument of the compiled function."""
         if self.hyper is not self.filled:
             self.values[: len(self.hyper)], self.filled = list(self.hyper.values()), self.hyper
         if self.steps:
@@ -269,8 +273,8 @@ class CompiledRunner(Runner):
         return LossOutput(numbers[0], dict(zip(self.loss.metrics, numbers[1:], strict=False)), *priority)
 
     def _eager(self, eager: Callable[[], LossOutput], kind: BatchKind, leaves: list[Tensor]) -> LossOutput:
-        """Make the update eagerly, and look for the package. A run that waits for packages, or finds one at the first
-        batch of a kind, uses the package already in this update, so that the run can be repeated.
+        """Make the update eagerly, then look for the package. If a run waits for packages, or finds one at the first
+        batch of a kind, this update already uses the package, so that the run can be repeated.
         """
         self.at_once = (self.waits or not kind.updates) and not self.captures
         buffers, before = self.own[1].clone(), time.perf_counter()
@@ -292,8 +296,8 @@ class CompiledRunner(Runner):
         return self._compiled(kind.call, leaves)
 
     def _look(self, kind: BatchKind, leaves: list[Tensor], buffers: Tensor) -> None:
-        """Start to compile the package when that saves time, and use the package once it exists; on a GPU, capture a
-        graph. buffers: the network's buffers before the eager update.
+        """Start to compile the package if that saves time, and use the package once it exists. On a GPU, capture a
+        graph instead. buffers: the network's buffers before the eager update.
         """
         package, rare = kind.package, kind.updates < SHARE * self.updates
         if self.captures:
@@ -319,7 +323,7 @@ class CompiledRunner(Runner):
             self.begins = BEGUN if self.beside and kind.call is not None else 0
 
     def _job(self, kind: BatchKind, leaves: list[Tensor]) -> CompileJob:
-        """Return the job that compiles this kind of update, for tensors of the shapes of `leaves`."""
+        """Return the job that compiles this kind of update, for tensors with the shapes of `leaves`."""
         return compile_job(self.learner, self._function(kind), [*self.own, *leaves])
 
     def _function(self, kind: BatchKind) -> UpdateFunction:
@@ -368,14 +372,14 @@ class CompiledRunner(Runner):
         self._say("note", f"updates are {way} from update {update:,} on: {times}")
 
     def _put_back(self, kept: list[Tensor]) -> None:
-        """Undo the writes of a CUDA graph's trial; packages are tried on copies."""
+        """Undo the writes of a CUDA graph's trial. Packages do not need this, because they are tried on copies."""
         if self.captures:
             for x, before in zip(self.own, kept, strict=False):
                 x.copy_(before)
 
     def _steps_alike(self, kept: list[Tensor], own: list[Tensor]) -> bool:
-        """Tell whether the eager optimizer's step, from the weights and the state in `kept` with the gradient in `own`,
-        leads to the weights in `own`.
+        """Return whether the eager optimizer's step leads to the weights in `own`. The step starts from the weights and
+        the state in `kept`, and uses the gradient in `own`.
         """
         spec, weights = self.learner.spec.update.optim, nn.Parameter(kept[0].clone())
         optimizer = spec.make(weights, float(self.values[-1]))

@@ -1,4 +1,4 @@
-"""Computes an update's gradient in several threads of a learner, each with its own part of the batch."""
+"""Computes the gradient of an update in several threads of a learner. Each thread has its own part of the batch."""
 
 from __future__ import annotations
 
@@ -41,15 +41,17 @@ TRIALS = 3  # timed trials of a compiled update before its first use; the shorte
 
 
 def split_size(rows: int, threads: int, weights: int) -> int:
-    """Return the largest n ≤ `threads` that divides `rows` evenly, with LEAST or more each; 1 for a small network."""
+    """Return how many threads compute an update: the largest n ≤ `threads` that divides `rows` evenly, with LEAST or
+    more rows for each thread. For a small network this is 1.
+    """
     if weights < LARGE:
         return 1
     return next((n for n in range(min(threads, rows // LEAST), 1, -1) if rows % n == 0), 1)
 
 
 def divide(learner: Learner, rows: int) -> bool:
-    """Let several threads make the updates from samples of `rows` transitions, if possible; in a run that traces its
-    updates, one thread does. Return whether other threads may start an update while the caller acts.
+    """Let several threads make the updates from samples of `rows` transitions, if possible. If the run traces its
+    updates, one thread makes them. Return whether other threads may start an update while the caller acts.
     """
     ctx, refuses = learner.ctx, any(part.admit for part in learner.parts)
     whole = not learner.spec.loss.divisible or learner.policy.state_spec()
@@ -61,12 +63,16 @@ def divide(learner: Learner, rows: int) -> bool:
 
 
 class ThreadedRunner(Runner):
-    """Makes updates in `n` threads, including the caller's. Each thread has its own network on the learner's weights.
+    """Makes updates in `n` threads, including the caller's. Each thread has its own network, but all use the learner's
+    weights.
 
-    Torch's own threads, within each operation, synchronize a hundred times per update. If another program keeps one
-    core busy, each synchronization waits for the scheduler. These threads synchronize three times. The gradients of the
-    batch's parts are added in fixed order, so a run repeats bitwise; the sum differs by rounding from one thread's
-    gradient. While the first thread acts, the others may start on the next batch: acting does not change the weights.
+    Torch's own threads, inside each operation, synchronize a hundred times per update. If another program keeps one
+    core busy, each of these synchronizations waits for the scheduler. The threads of this class synchronize only three
+    times.
+
+    The gradients of the batch's parts are added in a fixed order, so a run repeats bitwise. The sum differs from the
+    gradient of one thread only by rounding. While the first thread acts, the others may start on the next batch,
+    because acting does not change the weights.
     """
 
     begins = 1
@@ -92,14 +98,14 @@ class ThreadedRunner(Runner):
         self.targets: list[Future[Batch]] = []  # next batch: the target network's outputs
 
     def _copy(self, net: Policy, vector: FlatParams) -> Policy:
-        """Return another module that shares the weights of `vector`, with its own gradients."""
+        """Return another network that shares the weights of `vector`, but has its own gradients."""
         made = build_network(self.learner.spec.policy, 0, self.learner.ctx.precision, self.learner.device)
         FlatParams(made, memory=vector.flat.detach(), write=False)
         return made
 
     def _keep_halves(self) -> list[tuple[Tensor, Tensor]]:
-        """Return the weight of each large layer with its bfloat16 copy, which all networks share; [] if the policy does
-        not compute in bfloat16, or if other workers change the weights.
+        """Return the weight of each large layer with its bfloat16 copy, which all networks share. Return [] if the
+        policy does not compute in bfloat16, or if other workers change the weights.
         """
         kept = list[tuple[Tensor, Tensor]]()
         if not self.learner.policy.bf16 or self.learner.spec.update.asynchronous:
@@ -112,7 +118,7 @@ class ThreadedRunner(Runner):
         return kept
 
     def refresh(self) -> None:
-        """Update the bfloat16 copies of the weights; see Runner."""
+        """Update the bfloat16 copies of the weights after an update. See Runner."""
 
         def copy(i: int) -> None:
             for weight, half in self.halves:
@@ -132,7 +138,7 @@ class ThreadedRunner(Runner):
             self.compiled.close()
 
     def begin(self, items: list[Batch], version: int) -> None:
-        """See Runner. The other threads run the target network on the batch, then compute the losses of their parts."""
+        """Start the next batch; see Runner. The other threads run the target network, then compute their parts."""
         batch = to_device(items[0], self.learner.device)
         batch, rows = self.with_noise(batch, version), len(batch["return"])
         if (call := self._call_for(batch)) is not None:
@@ -151,7 +157,7 @@ class ThreadedRunner(Runner):
             self.begun[0].wait()
 
     def __call__(self, batch: Batch, state: Batch, version: int, tape: Tape | None = None) -> LossOutput:
-        """See Runner. After `begin`, `batch` must be the batch that `begin` got."""
+        """Compute a batch's loss and gradient; see Runner. After `begin`, `batch` must be the one that `begin` got."""
         call = self._begun_call()
         if call is None:
             batch, begun = self.with_noise(to_device(batch, self.learner.device), version), bool(self.begun)
@@ -179,7 +185,7 @@ class ThreadedRunner(Runner):
         return self.compiled.calls.get(_kind_of(batch)) if self.compiled is not None else None
 
     def score_eagerly(self, batch: Batch) -> LossOutput:
-        """Compute a batch's loss without compiled packages, and leave the gradient in the vector."""
+        """Compute the loss of a batch without compiled packages, and leave the gradient in the learner's vector."""
         whole = len(batch["return"])
         rows = self._rows_beside_acting(whole) if self.begun else even(whole, self.n)
         parts = _split(batch, rows)
@@ -196,14 +202,15 @@ class ThreadedRunner(Runner):
         return LossOutput(loss, {**means, "loss": loss}, priority)
 
     def _rows_beside_acting(self, rows: int) -> list[int]:
-        """Return the sizes of the parts of a batch that is started while the first thread acts. In bfloat16 the first
-        thread gets fewer rows: there a row takes half as long as in float32, but acting takes nearly as long.
+        """Return the sizes of a batch's parts, if the batch is started while the first thread acts. In bfloat16 the
+        first thread gets fewer rows. There a row takes half as long as in float32, but acting takes nearly as long.
         """
         return uneven(rows, self.n, BESIDE_ACTING) if self.policy.bf16 else even(rows, self.n)
 
     def _one(self, i: int, batch: Batch, whole: int, targets: Sequence[Future[Batch]] = ()) -> LossOutput:
         """Compute the loss of part i, and leave the gradient in network i. A mean loss is multiplied by the part's
-        share of the `whole` rows. targets: the target network's outputs for the batch, if `begin` has started them.
+        share of the `whole` rows. targets: outputs of the target network for the batch, if `begin` has started to
+        compute them.
         """
         net = self.nets[i]
         if targets:
@@ -221,7 +228,7 @@ class ThreadedRunner(Runner):
 
     @torch.no_grad()
     def _add_up(self, i: int) -> None:
-        """Sum the gradients of all parts, in those rows of every parameter that belong to thread i."""
+        """Sum the gradients of all parts, for those rows of every parameter that belong to thread i."""
         for k, (whole, parts) in enumerate(self.grads):
             if whole.numel() < LARGE:  # the first thread alone sums small ones
                 if i == 0:
@@ -236,25 +243,25 @@ class ThreadedRunner(Runner):
 
 
 def _large(net: Policy) -> dict[int, Linear]:
-    """Return the large Linear layers, by the index of their weight among the network's parameters."""
+    """Return the large Linear layers by index: the place of their weight among the network's parameters."""
     numbers = {id(p): k for k, p in enumerate(net.parameters())}
     layers = (m for m in net.modules() if isinstance(m, Linear))
     return {numbers[id(m.weight)]: m for m in layers if m.weight.numel() >= LARGE}
 
 
 def even(rows: int, n: int) -> list[int]:
-    """Return the sizes of n parts of `rows`, which differ by at most one."""
+    """Divide `rows` into n parts, and return their sizes, which differ by at most one."""
     return [rows * (i + 1) // n - rows * i // n for i in range(n)]
 
 
 def uneven(rows: int, n: int, share: float) -> list[int]:
-    """Return the sizes of n parts of `rows`: the first is `share` times an equal part, the others are even."""
+    """Return the sizes of n parts of `rows`. The first is `share` times an equal part, and the others are even."""
     first = max(1, round(share * rows / n))
     return [first, *even(rows - first, n - 1)]
 
 
 def _split(batch: Batch, rows: Sequence[int]) -> list[Batch]:
-    """Split a batch into parts with these numbers of rows, in order."""
+    """Split a batch into parts that have these numbers of rows, in order."""
     split = {path: _divided(path, x, rows) for path, x in tree.leaves(batch)}
     return [cast("Batch", tree.nest({path: x[i] for path, x in split.items()})) for i in range(len(rows))]
 
@@ -265,7 +272,7 @@ def _divided(path: str, x: Tensor, rows: Sequence[int]) -> Sequence[Tensor]:
 
 
 def _sum(grads: list[Tensor], out: Tensor) -> None:
-    """Write the sum of `grads`, added in order, into `out`; 0 if the list is empty."""
+    """Write the sum of `grads`, added in order, into `out`. Write 0 if the list is empty."""
     if not grads:
         out.zero_()
         return
@@ -306,9 +313,13 @@ def _arguments(runner: ThreadedRunner) -> list[Tensor]:
 
 
 class PartsCall:
-    """Computes a batch's gradient by packages that threads call, each on its own arguments: `start` starts the other
-    threads' parts, `finish` computes the first part. rows: number of rows of each part; packages: (path, function) by
-    number of rows. Raises RuntimeError: a call failed, and wrote to nothing but gradients.
+    """Computes the gradient of a batch by packages (compiled functions), which several threads call, each on its own
+    part. `start` starts the parts of the other threads, and `finish` computes the first part.
+
+    rows: number of rows of each part.
+    packages: path and function of a package, by number of rows.
+
+    Raises RuntimeError: a call failed. Only gradients have been written to then.
     """
 
     def __init__(
@@ -330,7 +341,7 @@ class PartsCall:
         self.others = [BackgroundCall(path, [x], [y], [z], thread) for path, (x, y, z), thread in others]
 
     def start(self, batch: Batch) -> None:
-        """Copy each part's arguments, and start the part at once. The first part, left to `finish`, is copied last."""
+        """Copy each part's arguments, and start the part at once. The first part is copied last, for `finish`."""
         values, (mine, buffers) = torch.tensor([*self.runner.hyper.values()], dtype=torch.float32), self.copies[0]
         leaves = [_divided(path, x, self.rows) for path, x in tree.leaves(batch)]
         for i in (*range(1, len(self.rows)), 0):
@@ -343,7 +354,7 @@ class PartsCall:
         self.pending = True
 
     def wait(self) -> None:
-        """Wait for the other threads' parts. If one failed, `finish` raises RuntimeError."""
+        """Wait until the other threads have computed their parts. If one failed, `finish` raises RuntimeError."""
         for other in self.others if self.pending else ():
             try:
                 other.wait()
@@ -352,7 +363,7 @@ class PartsCall:
         self.pending = False
 
     def finish(self) -> LossOutput:
-        """Leave the whole batch's gradient in the vector, and return the joint LossOutput of all parts."""
+        """Leave the whole batch's gradient in the learner's vector, and return the joint LossOutput of all parts."""
         self.results[0] = self.call(list(self.given[0]))
         self.wait()
         if self.failure:
@@ -372,14 +383,14 @@ class PartsCall:
         return LossOutput(cast("Any", total), cast("Any", metrics), joined)
 
     def close(self) -> None:
-        """End the other threads' calls."""
+        """End the calls of the other threads."""
         for other in self.others:
             other.close()
 
 
 class CompiledParts:
-    """Packages for the parts of a ThreadedRunner's batches. Other processes compile them during the run; then their
-    gradient is compared with the eager gradient of the same batch, and they are used.
+    """Packages (compiled functions) for the parts of a ThreadedRunner's batches. Other processes compile them during
+    the run. Before a package is used, its gradient is compared with the eager gradient of the same batch.
     """
 
     def __init__(self, runner: ThreadedRunner):
@@ -463,7 +474,7 @@ class CompiledParts:
             self._say("note", f"updates are compiled, in {self.runner.n} parts: {times}")
 
     def give_up(self, why: str) -> None:
-        """Keep updates eager, and log the reason."""
+        """Keep updates eager from now on, and log the reason."""
         self.close()
         self.runner.compiled = None
         self._say("caution" if self.waits else "note", f"updates stay eager: {why}")

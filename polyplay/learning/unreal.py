@@ -1,10 +1,10 @@
-"""UNREAL's auxiliary tasks: a memory of recent rows, and losses.
+"""UNREAL's auxiliary tasks: a memory of recent rows, and the losses of the tasks.
 
-The tasks (Jaderberg et al. 2016) are pixel control, reward prediction and value replay. Their losses are pure functions
+The tasks are pixel control, reward prediction and value replay (Jaderberg et al. 2016). Their losses are pure functions
 of rows, by the convention of losses.py.
 
-The published costs (weights of losses) are for sums over examples, as the policy's loss is a sum over time. These
-functions return means over transitions or examples; WithAuxiliary turns the means into sums.
+The published costs (weights of losses) are for sums over examples, because the policy's loss is a sum over time. These
+functions return means over transitions or examples. WithAuxiliary turns the means into sums.
 """
 
 from __future__ import annotations
@@ -42,16 +42,18 @@ _NO_END, _ZERO, _REWARDING = range(3)  # kinds of a row: end of no example, or o
 
 
 def specs_of(arrays: Batch, lead: int) -> Spec:
-    """Return the fields of arrays, without the first `lead` dimensions."""
+    """Return the fields (shapes and types) of arrays, without their first `lead` dimensions."""
     return tree.map(lambda x: Field(x.shape[lead:], x.dtype.name), arrays)
 
 
 class UnrealReplay:
-    """Memory of the latest columns (single lanes) of batches [length, B], with the recurrent state before each column.
+    """Memory of recent rows: the latest columns (single lanes) of batches [length, B], with the recurrent state before
+    each column. If a batch has more columns than fit, only the last ones are stored.
 
-    row: a row's fields, including EXAMPLES; length: rows of a column, T+1; capacity: most rows in all columns together
-    (UNREAL keeps 2,000 rows of each worker); state: fields of one lane's state. Only the last columns of a larger batch
-    are kept.
+    row: fields of a row, including EXAMPLES.
+    length: rows of a column, T+1.
+    capacity: most rows in all columns together. UNREAL stores 2,000 rows of each worker.
+    state: fields of the recurrent state of one lane.
     """
 
     def __init__(self, row: Spec, length: int, capacity: int = 2000, state: Spec | None = None):
@@ -63,13 +65,13 @@ class UnrealReplay:
         self._next = 0  # index of the next column to fill
 
     def save(self) -> Batch:
-        """Return all arrays."""
+        """Return all arrays of this memory."""
         marks = {"end": self._end, "next": np.array(self._next), "filled": np.array(self.filled)}
         return {"rows": self.rows, "state": self.state, **marks}
 
     @classmethod
     def of(cls, saved: Batch) -> UnrealReplay:
-        """Make a memory from what `save` returned."""
+        """Make a memory from the arrays that `save` returned."""
         length, columns = saved["end"].shape
         state = saved.get("state", {})
         made = cls(specs_of(saved["rows"], 2), length, length * columns, specs_of(state, 1))
@@ -80,12 +82,12 @@ class UnrealReplay:
 
     @property
     def counts(self) -> tuple[int, int]:
-        """Numbers of examples that can be drawn: with a reward of zero, and with another reward."""
+        """Numbers of examples that can be drawn: those with a reward of zero, and those with another reward."""
         return int((self._end == _ZERO).sum()), int((self._end == _REWARDING).sum())
 
     def add(self, rows: Batch, state: Batch | None = None) -> None:
-        """Add rows [length, B, …] and the state before them [B, …]. "reward": received with each row; "first": whether
-        the row starts an episode or a restarted lane.
+        """Add rows [length, B, …], and the recurrent state before them [B, …]. "reward" is received with each row.
+        "first" is whether the row starts an episode or a restarted lane.
         """
         lanes = rows["reward"].shape[1]
         last = slice(max(0, lanes - self.columns), None)
@@ -100,11 +102,11 @@ class UnrealReplay:
         self._end[FRAMES:, to] = np.where(begins, _NO_END, np.where(reward[FRAMES:] == 0, _ZERO, _REWARDING))
 
     def sample_examples(self, n: int, rng: np.random.Generator) -> tuple[Tree, np.ndarray]:
-        """Draw n examples with replacement: obs [3, n, …] of three consecutive rows, and the reward [n] of the row
-        after them, all in one episode.
+        """Draw n examples with replacement. An example has the observations of three consecutive rows, obs [3, n, …],
+        and the reward [n] of the row after them. All four rows are in one episode.
 
-        Half of the examples (rounded up or down at random) have a nonzero reward and come first. If the memory has only
-        one kind of example, all are of this kind. Without examples, all arrays are zeros.
+        Half of the examples (rounded up or down at random) have a nonzero reward, and come first. If the memory has
+        only one kind of example, all are of this kind. Without examples, all arrays are zeros.
         """
         zero, rewarding = (np.flatnonzero(self._end == kind) for kind in (_ZERO, _REWARDING))
         if not len(zero) + len(rewarding):
@@ -117,13 +119,13 @@ class UnrealReplay:
         return tree.at(self.rows["obs"], (before, column)), self.rows["reward"][row, column]
 
     def sample_columns(self, n: int, rng: np.random.Generator) -> tuple[Batch, Batch]:
-        """Draw n columns with replacement: rows [length, n, …], and the state before them [n, …]."""
+        """Draw n columns with replacement. Return rows [length, n, …], and the recurrent state before them [n, …]."""
         column = rng.integers(self.filled, size=n)
         return tree.at(self.rows, (slice(None), column)), tree.at(self.state, (column,))
 
 
 class UnrealWindows(LearnerPart):
-    """Adds inputs of the policy's auxiliary tasks to batches, drawn from a memory of recent rows.
+    """Part of a learner that adds the inputs of auxiliary tasks to batches, drawn from a memory of recent rows.
 
     Value replay of a column starts from the recurrent state that acting had before the column, so it can use earlier
     observations. In miyosuda/unreal that state is zero.
@@ -132,9 +134,11 @@ class UnrealWindows(LearnerPart):
     recent: UnrealReplay | None = None
 
     def inputs(self, rows: Batch, batch: Batch, state: Batch) -> Batch:
-        """Keep the rows and the state before them, and draw one item per lane: "recent" [3, B, …] and "recent_reward"
-        [B], with "recent_weight" (0 while the memory has no example, else 1); "replayed", rows [T+1, B, …] with their
-        "state". Return {} if the policy has neither reward prediction nor value replay.
+        """Store the rows and the state before them in the memory, and draw one item per lane for each task. Return {}
+        if the policy has neither reward prediction nor value replay.
+
+        Reward prediction gets "recent" [3, B, …], "recent_reward" [B] and "recent_weight", which is 0 while the memory
+        has no example, else 1. Value replay gets "replayed": rows [T+1, B, …] with their "state".
         """
         learner, lanes = self.learner, rows["first"].shape[1]
         heads = learner.policy.auxiliary if isinstance(learner.policy, ActorCritic) else None
@@ -151,7 +155,7 @@ class UnrealWindows(LearnerPart):
         return cast("Batch", to_device(drawn, learner.device))
 
     def _keep(self, rows: Batch, batch: Batch, state: Batch, whole: bool) -> UnrealReplay:
-        """Add these rows to the memory, and return the memory. whole: keep all that value replay needs too."""
+        """Add these rows to the memory, and return the memory. whole: also store what value replay needs."""
         kept = {k: tree.map(to_host, rows[k]) for k in (COLUMNS if whole else EXAMPLES) if k in rows}
         policy = self.learner.policy
         kept["reward"] = to_host(policy.rewarded(batch)["reward"])
@@ -167,11 +171,14 @@ BORDER = CELL // 2  # width in pixels of an image's border that belongs to no ce
 
 @torch.no_grad()
 def pixel_change(view: Tensor) -> Tensor:
-    """Return pixel control's reward: how much each cell changes from row t to t+1, in [0, 1], float32 [T, B, h, w].
+    """Return the reward of pixel control, float32 [T, B, h, w]: how much each cell changes from row t to t+1, in [0,
+    1].
 
-    view: uint8 [T+1, B, C, H, W]. For 84 × 84 pixels: mean |difference| / 255 over channels and 4 × 4 pixels of the
-    middle 80 × 80 (§3.1). For a smaller image made of planes: the share of planes that changed in a cell, whatever the
-    size of the change. Changes across the start of an episode are meaningless. Raises ValueError for other rows.
+    view: uint8 [T+1, B, C, H, W]. For 84 × 84 pixels, the change is mean |difference| / 255 over channels and 4 × 4
+        pixels of the middle 80 × 80 (§3.1). For a smaller image made of planes, it is the share of planes that changed
+        in a cell, whatever the size of the change.
+
+    Changes across the start of an episode are meaningless. Raises ValueError for other rows.
     """
     fit = view.ndim == 5 and len(view) >= 2 and view.dtype == torch.uint8
     losses.check_shapes(fit, f"view must be uint8 [T+1, B, C, H, W] with T >= 1, it is {view.dtype}", view)
@@ -181,7 +188,7 @@ def pixel_change(view: Tensor) -> Tensor:
 
 
 def _picture_change(before: Tensor, after: Tensor) -> Tensor:
-    """Return the change of each cell [B, 20, 20] between two images [B, C, 84, 84]."""
+    """Return how much each cell [B, 20, 20] changes between two images [B, C, 84, 84]."""
     channels, inside = before.shape[1], slice(BORDER, PICTURE - BORDER)
     before, after = before[..., inside, inside], after[..., inside, inside]
     change = (torch.maximum(before, after) - torch.minimum(before, after)).int().sum(1, dtype=torch.int32)
@@ -190,16 +197,18 @@ def _picture_change(before: Tensor, after: Tensor) -> Tensor:
 
 
 def pixel_control_loss(chosen: Tensor, best: Tensor, change: Tensor, batch: Batch, gamma: float = 0.9) -> Tensor:
-    """Return ½ Σ_cells (R_t − Q(s_t, a_t))², averaged over valid transitions, where in each cell
+    """Return the loss of pixel control: ½ Σ_cells (R_t − Q(s_t, a_t))², averaged over valid transitions. In each cell
     R_t = c_t + γ·(1 − terminated_{t+1})·R_{t+1} if valid_t else max_a Q(s_t, a), R_T = max_a Q(s_T, a) (§3.1, n-step
     Q-learning without off-policy correction).
 
-    chosen: Q(s_t, a_t) [T, B, h, w], with gradient; best: max_a Q(s_t, a) [T+1, B, h, w], used only in the rows of
-    nets.actor_critic.bootstrap_rows; change: c [T, B, h, w]; batch: rows "reward", "terminated", "first" [T+1, B].
+    chosen: Q(s_t, a_t) [T, B, h, w], with gradient.
+    best: max_a Q(s_t, a) [T+1, B, h, w], used only in the rows of nets.actor_critic.bootstrap_rows.
+    change: c [T, B, h, w].
+    batch: rows "reward", "terminated", "first" [T+1, B].
 
     The sum over cells and the ½ are those of trfl and miyosuda/unreal, which also sum over time. So published costs
-    (0.01 to 0.1 in Lab and capture the flag) suit policy losses that are means over transitions; beside sums, multiply
-    this loss by the number of transitions. Raises ValueError for shapes that do not fit.
+    (0.01 to 0.1 in Lab and capture the flag) suit policy losses that are means over transitions. If the policy loss is
+    a sum, multiply this loss by the number of transitions. Raises ValueError for shapes that do not fit.
     """
     steps, cells = losses.transitions(batch, gamma), chosen.shape[2:]
     lead = steps.reward.shape
@@ -217,22 +226,26 @@ def pixel_control_loss(chosen: Tensor, best: Tensor, change: Tensor, batch: Batc
 
 
 def reward_classes(reward: Tensor) -> Tensor:
-    """Return classes of rewards, int64 in the same shape: 0 for zero, 1 for negative, 2 for positive."""
+    """Return the classes of rewards, int64 in the same shape: 0 for zero, 1 for negative, 2 for positive."""
     return (reward < 0).long() + 2 * (reward > 0).long()
 
 
 def reward_prediction_loss(logits: Tensor, reward: Tensor) -> Tensor:
-    """Return the cross-entropy of the next reward's class, averaged over examples: logits [N, 3], reward [N] (§3.2)."""
+    """Return the loss of reward prediction: the cross-entropy of the next reward's class, averaged over examples
+    (§3.2). The inputs are logits [N, 3] and reward [N].
+    """
     fit = reward.ndim == 1 and logits.shape == (len(reward), 3)
     losses.check_shapes(fit, "logits must be [N, 3] and reward [N]", logits, reward)
     return F.cross_entropy(logits, reward_classes(reward))
 
 
 def value_replay_loss(value: Tensor, steps: Transitions) -> Tensor:
-    """Return ½ (R_t − V_t)² of replayed rows, averaged over valid transitions (§3.3; the ½ is miyosuda/unreal's).
+    """Return the loss of value replay: ½ (R_t − V_t)² of replayed rows, averaged over valid transitions (§3.3). The ½
+    is that of miyosuda/unreal.
 
-    value: V [T+1, B] of the present weights, from which R, the n-step return of all rows (losses.n_step), is computed
-    without gradient; steps: the rows' transitions [T, B].
+    value: V [T+1, B] of the present weights. From V, R is computed without gradient, as the n-step return of all rows
+        (losses.n_step).
+    steps: the rows' transitions [T, B].
     """
     error = torch.where(steps.valid, losses.n_step(steps, value) - value[:-1], 0.0)
     return 0.5 * masked_mean(error.square(), steps.valid)
@@ -249,9 +262,11 @@ DRAWN = {"reward_prediction": "reward_logits", "value_replay": "replayed_value"}
 
 
 def task_costs(auxiliary: str, unroll: int, live: tuple[str, ...] = ()) -> dict[str, float]:
-    """Return the auxiliary tasks that --auxiliary names, with their costs. live: tasks whose costs are hyperparameters;
-    if given, only these are allowed, without costs. Raises UserError: an unknown task or cost, or rollouts too short to
-    predict a reward from three rows.
+    """Return the auxiliary tasks that the option --auxiliary names, with their costs (weights in the loss).
+
+    live: tasks whose costs are hyperparameters. If given, only these tasks are allowed, without costs.
+
+    Raises UserError: a task or cost is unknown, or rollouts are too short to predict a reward from three rows.
     """
     allowed, found = ", ".join(live or TERMS), dict[str, float]()
     allowed += ", separated by commas, or none" + ("; costs are in --ranges" if live else "; each may have =COST")
@@ -277,8 +292,8 @@ def _cost(word: str, number: str) -> float:
 
 
 def terms_of(policy: PolicyFactory) -> dict[str, float]:
-    """Return the terms that a network adds to the loss, with their costs: the two KL divergences of a temporal core,
-    and the auxiliary tasks for which the network has heads.
+    """Return the terms that a network adds to the loss, with their costs. These are the two KL divergences of a
+    temporal core, and the auxiliary tasks for which the network has heads.
     """
     if not isinstance(policy, NetworkFactory):
         return {}
@@ -290,14 +305,16 @@ def terms_of(policy: PolicyFactory) -> dict[str, float]:
 
 @dataclass
 class WithAuxiliary(Loss):
-    """The loss `loss` + Σ cost · term. terms: cost by name; a hyperparameter NAME_cost, if present, replaces the cost.
+    """Adds terms to an actor-critic's loss: `loss` + Σ cost · term.
 
-    kl_posterior, kl_prior: see nets.recurrent.kl_terms. pixel_control, reward_prediction, value_replay: see this file's
-    losses. A cost is the weight of one example relative to one transition, as published: if `loss` is a sum, every term
-    is the sum over its own examples; if `loss` is a mean, the sum of reward prediction is divided by the number of
-    transitions, and all other terms are means. Metrics are means over transitions or examples. A `reward` in the
-    network's outputs replaces the environment's. Value replay uses the discount and the rewards of `loss`, an
-    ActorCriticLoss.
+    loss: an ActorCriticLoss. Value replay uses its discount and rewards.
+    terms: cost by name. If there is a hyperparameter NAME_cost, it replaces the cost. For kl_posterior and kl_prior see
+        nets.recurrent.kl_terms. For pixel_control, reward_prediction and value_replay see this file's losses.
+
+    A cost is the weight of one example relative to one transition, as published. If `loss` is a sum, every term is the
+    sum over its own examples. If `loss` is a mean, the sum of reward prediction is divided by the number of
+    transitions, and all other terms are means. Metrics are means over transitions or examples. If the network's outputs
+    have a `reward`, it replaces the environment's.
     """
 
     loss: losses.ActorCriticLoss
@@ -327,7 +344,7 @@ class WithAuxiliary(Loss):
         return losses.observed(policy, self.score(policy.unroll(rows, state), batch, hyper), batch)
 
     def score(self, out: Batch, batch: Batch, hyper: Hyper) -> LossOutput:
-        """Return the loss of a network's outputs for rows [T+1, B]."""
+        """Return the loss of a network's outputs `out` for rows [T+1, B]."""
         if "reward" in out:
             batch = {**batch, "reward": out["reward"]}
         scored = self.loss.score(out, batch, hyper)
@@ -366,5 +383,5 @@ class WithAuxiliary(Loss):
 
 
 def _view(obs: Tree) -> Tensor:
-    """Return the images [T+1, B, C, H, W] among observations."""
+    """Return the images [T+1, B, C, H, W] that the observations contain."""
     return next(x for _, x in tree.leaves(obs) if x.ndim == 5 and x.dtype == torch.uint8)

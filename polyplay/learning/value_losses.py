@@ -1,16 +1,18 @@
 """Losses of DQN, C51, R2D2 and Ape-X DPG.
 
-Losses of action values are frozen dataclasses, whose `score` takes
+Losses of action values are frozen dataclasses. Their method `score` takes
 
-out    "q" of s_t with gradient; without gradient, "target" of s_{t+n} by the target network and, for double
-       Q-learning, "online" of s_{t+n} by the trained network: values q [..., A], or logits [..., A, K]
+out    network outputs: "q" of s_t with gradient; without gradient, "target" of s_{t+n} by the target network and, for
+       double Q-learning, "online" of s_{t+n} by the trained network. Values are q [..., A], or logits [..., A, K]
 batch  a replay's `sample()`, as tensors: transitions "action", "return", "discount" [B], or rows [R, B] of
        sequences; importance weights "weight" [B] (1 if missing), and legal actions "mask", if stored
 
-Each pass through a noisy network has its own noise, the same for the whole batch (dqn_zoo): `noise` draws the keys.
+Each pass through a noisy network has its own noise, which is the same for the whole batch (as in dqn_zoo). `noise`
+draws the keys of this noise.
 
-`LossOutput.priority` [B] goes back to the replay. Reduction "mean" divides the sum over the batch by B, "sum" does not:
-the gradient of the 2015 DQN is a sum over 32 samples, with a learning rate to match. Metrics are unweighted means.
+`LossOutput.priority` [B] goes back to the replay. Reduction "mean" divides the sum over the batch by B. Reduction "sum"
+does not, because the gradient of the 2015 DQN is a sum over 32 samples, with a learning rate to match. Metrics are
+unweighted means.
 """
 
 from __future__ import annotations
@@ -53,8 +55,11 @@ from polyplay.nets.q_network import DPGNetwork, QNetwork, expected_value, greedy
 
 @torch.no_grad()
 def td_target(ret: Tensor, discount: Tensor, ahead: Tensor) -> Tensor:
-    """Return y = G + D·Q⁻(s', a*) [B] from `ret` G, `discount` D and `ahead` Q⁻ of the action a* chosen at s', float
-    [B]. Where D = 0, `ahead` is not used, even if it is NaN. Raises ValueError for shapes that do not fit.
+    """Return the target y = G + D·Q⁻(s', a*) [B] for the action value of a transition. Raises ValueError for shapes
+    that do not fit.
+
+    ret, discount: G and D, float [B].
+    ahead: Q⁻ of the action a* chosen at s', float [B]. Where D = 0, it is not used, even if it is NaN.
     """
     fit = ret.ndim == 1 and ret.shape == discount.shape == ahead.shape
     check_shapes(fit, "ret, discount and ahead must be one [B]", ret, discount, ahead)
@@ -73,9 +78,12 @@ def categorical(
 ) -> Tensor:
     """Return the projected distribution m [B, K] of G + D·Z⁻(s', a*) (Bellemare et al. 2017, algorithm 1).
 
-    ret, discount: G, D float [B]. a* is the action with the highest mean by the logits [B, A, K] of `target`, or of
-    `online` if given (double Q-learning); mask: actions that are legal at s', bool [B, A]. Raises ValueError for shapes
-    that do not fit.
+    ret, discount: G and D, float [B].
+    target, online: logits [B, A, K]. The action a* has the highest mean by `online` if given (double Q-learning), else
+        by `target`.
+    mask: actions that are legal at s', bool [B, A].
+
+    Raises ValueError for shapes that do not fit.
     """
     fit = ret.ndim == 1 and ret.shape == discount.shape == target.shape[:1] and target.ndim == 3
     names = "ret and discount must be [B], target and online [B, A, K]"
@@ -86,10 +94,12 @@ def categorical(
 
 @torch.no_grad()
 def project(chances: Tensor, ret: Tensor, discount: Tensor, low: float, high: float) -> Tensor:
-    """Return the distribution of clip(G + D·z, low, high), where two neighboring atoms z_i share each moved atom's
-    mass: m_i = Σ_j clip(1 − |Tz_j − z_i|/Δz, 0, 1)·p_j, in time O(K).
+    """Return the distribution of clip(G + D·z, low, high) on the atoms z_i. Two neighboring atoms share the mass of
+    each moved atom: m_i = Σ_j clip(1 − |Tz_j − z_i|/Δz, 0, 1)·p_j, in time O(K).
 
-    chances: p [B, K], K ≥ 2; ret, discount: G, D float [B]. Where D = 0 all mass is around clip(G), whatever p is.
+    chances: p [B, K], K ≥ 2.
+    ret, discount: G and D, float [B]. Where D = 0, all mass is around clip(G), whatever p is.
+
     Raises ValueError for shapes that do not fit.
     """
     size = chances.shape[-1]
@@ -116,16 +126,19 @@ def sequence_targets(
     eps: float | None = 1e-3,
 ) -> tuple[Tensor, Tensor]:
     """Return n-step targets [T, B] of the actions taken in rows 0..T−1, and whether each row is learned from, bool [T,
-    B], with T = R − 1 (R2D2, Kapturowski et al. 2019): y_t = h(Σ_{k<m} γᵏ·r_{t+k+1} + D·h⁻¹(Q⁻(s_{t+m}, a*))), where D
-    is γᵐ, or 0 if row t+m is terminated, and a* is the best action in row t+m by `online`, or else by `target`.
+    B], with T = R − 1 (R2D2, Kapturowski et al. 2019).
 
-    batch: rows "reward" (float), "terminated", "first" (bool) [R, B], by the convention of losses.py; optionally "mask"
-    [R, B, A], and "valid" (bool): False also rules out the transition to the next row. target, online: values q [R, B,
-    A]. eps: ε of value rescaling h; None: no h.
+    The targets are y_t = h(Σ_{k<m} γᵏ·r_{t+k+1} + D·h⁻¹(Q⁻(s_{t+m}, a*))). D is γᵐ, or 0 if row t+m is terminated. The
+    action a* is the best one in row t+m by `online`, or by `target` if `online` is None.
 
-    m is n, or less if the episode ends earlier: a sum ends in the episode's last row, so a truncated episode bootstraps
-    from its real last observation. As in rlpyt, the last n rows only complete the sums of earlier rows and are not
-    learned from; nor are rows without a transition. Raises ValueError for wrong shapes.
+    batch: rows "reward" (float), "terminated", "first" (bool) [R, B], by the convention of losses.py. Optional: "mask"
+        [R, B, A], and "valid" (bool), where False also rules out the transition to the next row.
+    target, online: values q [R, B, A].
+    eps: ε of value rescaling h; None: no h.
+
+    m is n, or less if the episode ends earlier. Then a sum ends in the episode's last row, so a truncated episode
+    bootstraps from its real last observation. As in rlpyt, the last n rows only complete the sums of earlier rows, and
+    are not learned from. Rows without a transition are not learned from either. Raises ValueError for wrong shapes.
     """
     reward, mask, first = batch["reward"], batch.get("mask"), batch["first"]
     fit = target.ndim == 3 and target.shape[:2] == reward.shape and (online is None or online.shape == target.shape)
@@ -158,14 +171,14 @@ COMMON = ("loss", "q_mean", "target_mean", "td_abs", "weight_mean")
 
 
 def _keys(self: Loss, policy: QNetwork, batch: Batch, key: Key) -> Batch:
-    """Return keys, int64 [3], of a noisy network's noise for its passes "q", "target", "online"; new in each update."""
+    """Return noise keys, int64 [3], of a noisy network's passes "q", "target", "online"; new in each update."""
     return {"key": np.arange(3 * key[2], 3 * key[2] + 3)} if policy.head.noise else {}
 
 
 @dataclass(frozen=True)
 class TransitionLoss(Loss, ABC):
-    """Q-learning from transitions: batch["obs"] [2, B, …] holds s_t and s_{t+n}. double: `policy` chooses the action in
-    s_{t+n}, and the target network gives the value.
+    """Base class of Q-learning losses for transitions. batch["obs"] [2, B, …] holds s_t and s_{t+n}. double: `policy`
+    chooses the action in s_{t+n}, and the target network gives its value.
     """
 
     double: bool = field(default=False, kw_only=True)
@@ -173,7 +186,7 @@ class TransitionLoss(Loss, ABC):
     divisible, noise = True, _keys
 
     def __call__(self, policy: QNetwork, target: QNetwork, batch: Batch, state: Batch, hyper: Hyper) -> LossOutput:
-        """Run a network once for each of "q", "target" and "online"; a joint pass would compute unused gradients."""
+        """Run a network once for each of "q", "target" and "online". A joint pass would compute unused gradients."""
         out: Batch = {"q": _scores(policy, batch, 0)}
         with torch.no_grad():
             out["target"] = batch["target"] if "target" in batch else _scores(target, batch, 1, cached=True)
@@ -183,14 +196,14 @@ class TransitionLoss(Loss, ABC):
 
     @torch.no_grad()
     def ahead(self, target: QNetwork, batch: Batch) -> Batch:
-        """Compute "target" of `score` before the other outputs. After target.cache_weights(), no pass converts the
-        target network's weights to bfloat16.
+        """Compute the output "target" of `score` before the other outputs. After target.cache_weights(), no pass
+        converts the target network's weights to bfloat16.
         """
         return {"target": _scores(target, batch, 1, cached=True)}
 
     @abstractmethod
     def score(self, out: Batch, batch: Batch) -> LossOutput:
-        """Return the loss of outputs "q", "target" and, if double, "online", each [B, A] or [B, A, K]."""
+        """Return the loss of the outputs "q", "target" and, if double, "online". Each is [B, A] or [B, A, K]."""
 
 
 def _scores(net: QNetwork, batch: Batch, i: int, cached: bool = False) -> Tensor:
@@ -201,11 +214,12 @@ def _scores(net: QNetwork, batch: Batch, i: int, cached: bool = False) -> Tensor
 
 @dataclass(frozen=True)
 class QLoss(TransitionLoss):
-    """Huber loss of δ = y − Q(s, a): ½δ² for |δ| ≤ clip, else clip·(|δ| − clip/2). The gradient is δ limited to ±clip,
-    which is all that Mnih et al. (2015) specify. With clip 0 the loss is ½δ² everywhere. The priority is |δ|.
+    """Loss of DQN: the Huber loss of δ = y − Q(s, a), which is ½δ² for |δ| ≤ clip, else clip·(|δ| − clip/2). The
+    gradient is δ limited to ±clip, which is all that Mnih et al. (2015) specify. With clip 0 the loss is ½δ²
+    everywhere.
 
-    Importance weights multiply the loss. replicas: number of learners whose gradients are averaged; "sum" is then over
-    the transitions of all learners.
+    Importance weights multiply the loss. The priority is |δ|. replicas: number of learners whose gradients are
+    averaged. With "sum", the sum is over the transitions of all learners.
     """
 
     reduction: losses.Reduction = "mean"
@@ -235,12 +249,12 @@ class QLoss(TransitionLoss):
 
 @dataclass(frozen=True)
 class CategoricalLoss(TransitionLoss):
-    """Cross-entropy of the projected target distribution and the network's p(s, a): C51 (Bellemare et al. 2017),
-    Rainbow.
+    """Loss of C51 (Bellemare et al. 2017) and Rainbow: the cross-entropy of the projected target distribution and the
+    network's distribution p(s, a).
 
-    Atoms are spaced evenly from `low` to `high`; the network sets their number. priority: "kl", the Kullback-Leibler
-    divergence (Hessel et al. 2018, Accel RL), or "ce", the cross-entropy (dqn_zoo), which is above 0 even at the
-    optimum.
+    low, high: the atoms are spaced evenly from `low` to `high`. The network sets their number.
+    priority: "kl" is the Kullback-Leibler divergence (Hessel et al. 2018, Accel RL). "ce" is the cross-entropy
+        (dqn_zoo), which is above 0 even at the optimum.
     """
 
     low: float = -10.0
@@ -274,13 +288,15 @@ class CategoricalLoss(TransitionLoss):
 
 @dataclass(frozen=True)
 class SequenceLoss(Loss):
-    """R2D2's loss: ½δ² with rescaled n-step targets (sequence_targets), summed over the learned rows of a sequence, as
-    in SEED and Acme, then multiplied by the sequence's importance weight, then averaged over sequences.
+    """Loss of R2D2: ½δ² with rescaled n-step targets (sequence_targets). It is summed over the learned rows of a
+    sequence, as in SEED and Acme, then multiplied by the sequence's importance weight, then averaged over sequences.
 
-    rescale: ε of value rescaling h; 0: no h. eta: η of the priority η·max|δ| + (1 − η)·mean|δ|, over learned rows. The
-    batch has burn_in + m + n rows, of which m are learned from. Both networks unroll the first burn_in rows without
-    gradient, from the stored `state` before these rows. Metrics: q_mean and target_mean are in units of reward, without
-    h; td_abs is the mean |δ|, with h.
+    rescale: ε of value rescaling h; 0: no h.
+    eta: η of the priority η·max|δ| + (1 − η)·mean|δ|, over learned rows.
+    burn_in: number of first rows that both networks unroll without gradient, from the stored `state` before these rows.
+
+    The batch has burn_in + m + n rows, of which m are learned from. The metrics q_mean and target_mean are in units of
+    reward, without h. The metric td_abs is the mean |δ|, with h.
     """
 
     gamma: Fraction = 0.997
@@ -293,7 +309,7 @@ class SequenceLoss(Loss):
     metrics, noise = (*COMMON, "rows_mean"), _keys
 
     def __call__(self, policy: QNetwork, target: QNetwork, batch: Batch, state: Batch, hyper: Hyper) -> LossOutput:
-        """Return the loss of the rows after burn-in, [R, B, …]; "online" and "q" come from the same pass."""
+        """Return the loss of the rows after burn-in, [R, B, …]. Outputs "online" and "q" come from the same pass."""
         rows: Batch = {k: batch[k] for k in ("obs", "reward", "first", "action") if k in batch}
         head, body = (tree.map(lambda x, at=at: x[at], rows) for at in (slice(self.burn_in), slice(self.burn_in, None)))
         with torch.no_grad():
@@ -307,7 +323,7 @@ class SequenceLoss(Loss):
         return self.score(out, batch)
 
     def score(self, out: Batch, batch: Batch) -> LossOutput:
-        """Return the loss of outputs [R, B, A] for the rows after burn-in."""
+        """Return the loss of the outputs [R, B, A] for the rows after burn-in."""
         keys = ("reward", "terminated", "first", "valid", "mask", "action")
         rows = {k: batch[k][len(batch[k]) - len(out["q"]) :] for k in keys if k in batch}
         eps = self.rescale or None
@@ -338,15 +354,18 @@ FREE = 2.0  # largest |x| without saturation cost, for the input x of μ's tanh;
 class DPGLoss(Loss):
     """Loss of Ape-X DPG (Horgan et al. 2018, §4.2 and appendix D): batch means of two terms that share no weights:
 
-    critic  w·½δ², δ = G + D·Q⁻(s', μ⁻(s')) − Q(s, a), with importance weights w;
-    actor   −Σ_i c_i·μ_i(s), where the constant c is dQ/da at a = μ(s), limited element-wise to ±clip (0: no limit). So
-            the gradient is −c·dμ/dθ, and the term's value means nothing. The term has no importance weights, as in D4PG
-            (Barth-Maron et al. 2018). The loss also has saturation_cost·Σ_i max(0, |x_i| − 2)², which pulls x, the
-            input of μ's tanh, back to ±2. Without this, a critic that is not trained yet may drive actions to an end of
-            their range, where tanh has no slope and the actions stay.
+    critic  w·½δ², δ = G + D·Q⁻(s', μ⁻(s')) − Q(s, a), with importance weights w
+    actor   −Σ_i c_i·μ_i(s), where the constant c is dQ/da at a = μ(s), limited element-wise to ±clip (0: no limit)
 
-    The priority is |δ|. dQ/da is per half of an action's range. Metrics are unweighted means: "policy_value" is Q(s,
-    μ(s)), "dqda_clip_fraction" the share of elements of dQ/da beyond the limit, "action_saturation" the share of
+    The actor's gradient is −c·dμ/dθ, and the value of this term means nothing. The term has no importance weights, as
+    in D4PG (Barth-Maron et al. 2018).
+
+    The loss also has saturation_cost·Σ_i max(0, |x_i| − 2)². This term pulls x, the input of μ's tanh, back to ±2.
+    Without it, a critic that is not trained yet may drive actions to an end of their range. There tanh has no slope, so
+    the actions stay.
+
+    The priority is |δ|. dQ/da is per half of an action's range. Metrics are unweighted means. "policy_value" is Q(s,
+    μ(s)). "dqda_clip_fraction" is the share of elements of dQ/da beyond the limit. "action_saturation" is the share of
     elements of μ(s) within 0.01 of ±1.
     """
 

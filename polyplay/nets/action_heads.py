@@ -1,9 +1,10 @@
-"""Action heads: distributions over the actions of a space, given the output of a policy's last layer.
+"""Action heads: probability distributions over actions, computed from the output of a policy's last layer.
 
-Each kind of action space has a head class. Nested spaces have a Composite of heads, or a ConditionalHead if the value
-of a first part decides which other parts are used. Other modules use only the methods that all heads share, listed
-above ActionHead. `masked` applies a mask of legal actions (bool, docs/concepts/rows.md) to a head's parameters, so that
-no illegal action is drawn. Log-probabilities of discrete parts may be guarded near 0; densities of real parts are not.
+Each kind of action space has a head class. A nested space has a Composite, which holds one head per part. If the value
+of a first part decides which other parts are used, the space has a ConditionalHead. Other modules use only the methods
+that all heads share; these are listed above ActionHead. `masked` changes a head's parameters by a mask of legal actions
+(bool, docs/concepts/rows.md), so that no illegal action is drawn. Log-probabilities of discrete parts can be guarded
+against probabilities near 0. Densities of real parts have no guard.
 """
 
 from __future__ import annotations
@@ -41,7 +42,9 @@ EPS = 1e-6
 
 
 class SeveralHeads(nn.Module):
-    """Base of heads for actions with several parts. `stable`: lasting names, by which surgery finds heads."""
+    """Base of heads for actions that have several parts. stable: names that stay the same when a network grows. Surgery
+    (nets.surgery) finds the heads by these names.
+    """
 
     def __init__(self, parts: Mapping[str, Any], modules: Iterable[str]):
         """parts: heads by the parts' paths. modules: attribute paths of these heads in this module, in order."""
@@ -57,14 +60,15 @@ class SeveralHeads(nn.Module):
 
 
 class ConditionalHead(SeveralHeads):
-    """Conditional actions: π(a) = π(v) Π π(part | v) over the parts that value v of the first part uses; H = H(first) +
-    Σ_v π(v) Σ_part H(part | v).
+    """Head for conditional actions, in which the value v of a first part decides which other parts are used.
 
-    One forward pass gives all params: the first part's; then, for each other part in order, separate params for each
-    value of the first part that uses this other part. Masks of another part are [N, values], or [N, values of the first
-    part, values]. Unused parts are 0 in actions and in `embed`, and add nothing to log-probability, entropy and
-    gradient. The mode has the first part's most probable value, and the most probable value of each part that this
-    value uses.
+    The probability of an action is π(a) = π(v) Π π(part | v) over the parts that v uses. The entropy is H = H(first) +
+    Σ_v π(v) Σ_part H(part | v). One forward pass gives all params. First come those of the first part. Then each other
+    part, in order, has separate params for each value of the first part that uses this other part.
+
+    A mask of another part is [N, values], or [N, values of the first part, values]. Unused parts are 0 in actions and
+    in `embed`. They add nothing to log-probability, entropy and gradient. The mode consists of the first part's most
+    probable value and of the most probable value of each part that this value uses.
     """
 
     at: Tensor  # [values of the first part, numbers]: for each value, the place of all parts' numbers in params
@@ -93,7 +97,7 @@ class ConditionalHead(SeveralHeads):
         self.register_buffer("users", torch.tensor([v for some in users for v in some]), persistent=False)
 
     def axis(self, without: str | None = None) -> Axis:
-        """Return the names along `params`, except those of the part `without`."""
+        """Return the names along the axis of `params`. The part `without` is left out."""
         (name, first), *rest = self.parts.items()
         found = [*first.segments(name)]
         for (path, part), values in zip(rest, self.values, strict=True):
@@ -162,9 +166,10 @@ class ConditionalHead(SeveralHeads):
 
 
 class UnitPointer(nn.Module):
-    """Last layer that computes a ConditionalHead's params. For each value of the first part that uses `part`, the logit
-    of unit u in `part` is q·e_u/√E: q is a query computed from the features, e_u the unit's embedding of size E. One
-    Linear computes all other params.
+    """Last layer for actions that choose a unit of the game. It computes the params of a ConditionalHead.
+
+    For each value of the first part that uses `part`, the logit of unit u is q·e_u/√E. Here q is a query computed from
+    the features, and e_u is the unit's embedding, of size E. One Linear computes all other params.
     """
 
     def __init__(self, columns: Axis, head: ConditionalHead, part: str, embedding: int):
@@ -194,18 +199,20 @@ def normal(noise: Tensor) -> Tensor:
 
 
 def to_half_ranges(action: Tensor, low: Tensor, high: Tensor) -> Tensor:
-    """Map actions [N, A] linearly: `low` [A] to −1, `high` [A] to 1. Where low = high, an action at low becomes 0."""
+    """Scale actions [N, A] to [−1, 1]: `low` [A] becomes −1, and `high` [A] becomes 1. The scaling is linear. Where low
+    and high are equal, an action at `low` becomes 0.
+    """
     half = high / 2 - low / 2
     return (action - (low / 2 + high / 2)) / torch.where(half > 0, half, 1.0)
 
 
 def from_half_ranges(inner: Tensor, low: Tensor, high: Tensor) -> Tensor:
-    """Map actions from [−1, 1] back to the environment's units (see `to_half_ranges`), clipped to the bounds."""
+    """Scale actions from [−1, 1] back to the environment's units, and clip them to the bounds. See `to_half_ranges`."""
     return torch.minimum(torch.maximum((low / 2 + high / 2) + (high / 2 - low / 2) * inner, low), high)
 
 
 class LeafHead(nn.Module):
-    """Base of heads for one action space that is not nested."""
+    """Base of heads for an action space that is not nested."""
 
     def __init__(self, size: int, noise: int, action: Field):
         super().__init__()
@@ -219,8 +226,8 @@ class LeafHead(nn.Module):
         return self.segments()
 
     def segments(self, path: str = "", whose: str = "", silent: bool = True) -> Axis:
-        """Return the names along `params`, made of the action's part `path` and the suffix `whose`. silent: in surgery,
-        weights of added params start at 0.
+        """Return the names along the axis of `params`. Each consists of the action's part `path` and the suffix
+        `whose`. silent: when surgery adds params, the weights of the added params start at 0.
         """
         name = f"action {path}".strip() + whose
         return (AxisSegment(name, self.action.shape or (self.size,), part=path or None, silent=silent),)
@@ -233,15 +240,16 @@ class LeafHead(nn.Module):
 
 
 class Categorical(LeafHead):
-    """Categorical distribution over n actions, int64 scalars from 0 to n − 1, given by logits."""
+    """Categorical distribution over n actions, given by logits. Actions are int64 scalars from 0 to n − 1."""
 
     def __init__(self, n: int, guard: str = "none", noise: int = 1, action: Field = Field((), "int64")):
         super().__init__(n, noise, action)
         self.guard = guard
 
     def sample(self, params: Tensor, noise: Tensor) -> Tensor:
-        """Draw by the inverse CDF of logits `params` [..., n]: return the first value whose cumulative probability
-        exceeds the uniform number `noise` [..., 1]. A value of probability 0 is never drawn.
+        """Draw actions from logits `params` [..., n] by the inverse of the cumulative distribution. The action is the
+        first value whose cumulative probability exceeds the uniform number `noise` [..., 1]. A value of probability 0
+        is never drawn.
         """
         cdf = params.softmax(-1).cumsum(-1)
         u = noise.clamp(_EDGE, 1.0 - _EDGE) * cdf[..., -1:]
@@ -270,7 +278,7 @@ def guarded_log(pi: Tensor, guard: str) -> Tensor:
 
 
 class _Independent(Categorical):
-    """Several independent categorical numbers: base of MultiCategorical and Bernoulli."""
+    """Base of MultiCategorical and Bernoulli: several independent categorical numbers."""
 
     def sample(self, params: Tensor, noise: Tensor) -> Tensor:
         return self._shaped(super().sample(self._rows(params), noise.unsqueeze(-1)))
@@ -287,7 +295,7 @@ class _Independent(Categorical):
 
 
 class MultiCategorical(_Independent):
-    """Independent categorical numbers, int64 [*shape]: number i has nvec[i] values. params: logits by number."""
+    """Head for independent categorical numbers, int64 [*shape]. Number i has nvec[i] values. params: their logits."""
 
     at: Tensor  # [size]: index of each logit once each number's logits are padded to `most`
 
@@ -316,7 +324,10 @@ class MultiCategorical(_Independent):
 
 
 class Bernoulli(_Independent):
-    """Independent bits, int8 [*shape]; params: logits of 1. A mask tells per bit whether 0 and whether 1 is legal."""
+    """Head for independent bits, int8 [*shape]. params: the logit of 1 for each bit.
+
+    A mask says for each bit whether 0 is legal and whether 1 is legal.
+    """
 
     def __init__(self, shape: tuple[int, ...], guard: str = "none"):
         super().__init__(math.prod(shape), guard, math.prod(shape), Field(tuple(shape), "int8"))
@@ -336,12 +347,14 @@ class Bernoulli(_Independent):
 
 
 class Gaussian(LeafHead):
-    """Independent normal distributions: the network gives the means; the log standard deviations are weights, the same
-    in every state.
+    """Head for real actions: independent normal distributions. The network computes the means.
 
-    Actions are float32 [*shape], in the environment's units and unbounded. Pools of environments clip actions, but
-    log-probabilities are those of unclipped actions. scaled: a Box; means, deviations, densities and embedded actions
-    are then in half ranges, −1 at the Box's low and 1 at its high. Numbers without bounds are not scaled.
+    The logarithms of the standard deviations are weights, the same in every state. Actions are float32 [*shape], in the
+    environment's units and unbounded. Pools of environments clip actions, but log-probabilities are those of unclipped
+    actions.
+
+    scaled: a Box. If given, means, deviations, densities and embedded actions are in half ranges: −1 is the Box's low,
+        and 1 is its high. Numbers without bounds are not scaled.
     """
 
     def __init__(self, shape: tuple[int, ...], scaled: Box | None = None):
@@ -390,7 +403,7 @@ class Gaussian(LeafHead):
 
 
 class Composite(SeveralHeads):
-    """Independent heads for the parts of an action, which is a dict of the parts' actions."""
+    """Head for an action of several independent parts, each with a head. The action is a dict of the parts' actions."""
 
     def __init__(self, heads: Mapping[str, PartHead]):
         super().__init__(heads, [f"heads.{i}" for i in range(len(heads))])
@@ -448,9 +461,11 @@ ActionHead = PartHead | Composite | ConditionalHead
 
 
 def for_space(space: ActionSpec, guard: str = "none", scaled: bool = True) -> ActionHead:
-    """Make the head for an action space. guard: how log-probabilities are guarded, see the top of the file. scaled:
-    real parts use half ranges, see Gaussian. Raises UserError: the space has no head, or a guard is given but all
-    actions are real.
+    """Make the head for an action space.
+
+    guard: how log-probabilities are guarded against probabilities near 0, see the top of the file.
+    scaled: whether real parts use half ranges, see Gaussian.
+    Raises UserError if the space has no head, or if a guard is given although all actions are real.
     """
     if guard != "none" and all(isinstance(leaf, Box) for _, leaf in tree.leaves(space)):
         needs = "needs actions with probabilities, but the environment's are real numbers"

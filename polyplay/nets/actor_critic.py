@@ -1,10 +1,12 @@
-"""ActorCritic, heads of UNREAL's auxiliary tasks, rewards from game events.
+"""The actor-critic network (ActorCritic), the heads of UNREAL's auxiliary tasks, and rewards computed from game events.
 
-ActorCritic is a policy with a value: a torso makes features of observations, then come an optional core and the heads.
+ActorCritic is a policy with a value. A torso (first part of the network) computes features of observations. An optional
+recurrent core and the heads follow.
 
-Shapes: N rows of a batch, B lanes (parallel environments), T+1 rows of a rollout. `act` and `unroll` compute in the
-same way. So on a CPU, equal weights give bitwise equal results: for mlp torsos, cores and heads in batches of any size,
-for convolutions in batches of the same size as in acting.
+In shapes, N is rows of a batch (a row is one lane's data of one step), B is lanes (parallel environments), and T+1 is
+rows of a rollout. `act` and `unroll` compute in the same way. So on a CPU, equal weights give bitwise equal results.
+For mlp torsos, cores and heads, this holds in batches of any size. For convolutions, it holds in batches of the same
+size as in acting.
 """
 
 from __future__ import annotations
@@ -53,7 +55,9 @@ SPIRIT = "team_spirit"  # hyperparameter τ: r = (1 − τ) · own reward + τ �
 
 
 class EventRewards(nn.Module):
-    """Reward r = Σ_e w_e · events_e from event counts. The weights w are a buffer, published but not trained."""
+    """Reward computed from counts of game events: r = Σ_e w_e · events_e. The weights w are published with the network,
+    but training does not change them.
+    """
 
     weights: Tensor
 
@@ -68,7 +72,9 @@ class EventRewards(nn.Module):
         return (events * self.weights).sum(-1)
 
     def apply_hyperparameters(self, values: Mapping[str, float]) -> None:
-        """Set the weights named in `values`; team_spirit sets those of a player's own and the team's reward."""
+        """Set the weights that are named in `values`. "team_spirit" sets the weights of the player's own reward and of
+        the team's reward.
+        """
         known = dict(values)
         if SPIRIT in values:
             known |= {PREFIX + OWN_REWARD: 1.0 - values[SPIRIT], PREFIX + TEAM_REWARD: values[SPIRIT]}
@@ -87,9 +93,9 @@ FRAMES = 3  # number of rows from which a reward is predicted
 
 
 def control_cells(view: tuple[int, ...]) -> tuple[int, int]:
-    """Return the numbers of cells (h, w) of an image [C, H, W]: 20 × 20 for 84 × 84 pixels; else one cell per pixel.
-
-    Raises UserError: a side is below 3 or above 83 pixels, and the image is not 84 × 84.
+    """Return the numbers of cells (h, w) into which pixel control divides an image [C, H, W]. An image of 84 × 84
+    pixels has 20 × 20 cells. A smaller image has one cell per pixel. Raises UserError if a side is below 3 or above 83
+    pixels, and the image is not 84 × 84.
     """
     if len(view) == 3 and view[1:] == (PICTURE, PICTURE):
         return PICTURE // CELL - 1, PICTURE // CELL - 1
@@ -100,13 +106,16 @@ def control_cells(view: tuple[int, ...]) -> tuple[int, int]:
 
 
 class PixelControl(nn.Module):
-    """Action values of every cell, from features: a fully connected layer with ReLU, then a dueling deconvolution.
+    """Head of pixel control: computes action values of every cell of the image from features.
 
-    Q(c, a) = V(c) + Σ_k (A_k(c, a_k) − mean A_k(c, ·)) for cell c and an action a of parts a_k. With one part, this is
-    the dueling of Wang et al. (2016), as in UNREAL. The maximum over actions is V + Σ_k (max A_k − mean A_k). The
-    deconvolution makes 20 × 20 cells from 9 × 9 by a 4 × 4 kernel and stride 2; along a side with an odd number of
-    cells, the kernel has 3. No ReLU follows, unlike in miyosuda/unreal, since a Q that ReLU made 0 would get no
-    gradient. Raises UserError: some actions are real numbers.
+    The head is a fully connected layer with ReLU, then a dueling deconvolution. Q(c, a) = V(c) + Σ_k (A_k(c, a_k) −
+    mean A_k(c, ·)) for cell c and an action a of parts a_k. With one part, this is the dueling of Wang et al. (2016),
+    as in UNREAL. The maximum over actions is V + Σ_k (max A_k − mean A_k).
+
+    The deconvolution makes 20 × 20 cells from 9 × 9 by a 4 × 4 kernel and stride 2. Along a side with an odd number of
+    cells, the kernel has size 3. Unlike in miyosuda/unreal, no ReLU follows, because a Q that ReLU made 0 would get no
+    gradient.
+    Raises UserError if some actions are real numbers.
     """
 
     options: Tensor  # [ΣA]: for each advantage, the number of values of its part of the action
@@ -137,7 +146,7 @@ class PixelControl(nn.Module):
             nn.init.uniform_(weight, -bound, bound)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the map [N, 32, h', w'] of features x [N, features]; the other methods take such maps."""
+        """Return the map [N, 32, h', w'] of features x [N, features]. The other methods take such maps."""
         return F.relu(self.fc(x), inplace=True).unflatten(1, (CHANNELS, *self.map))
 
     def values(self, maps: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
@@ -148,8 +157,8 @@ class PixelControl(nn.Module):
     def chosen(self, maps: Tensor, action: Tree) -> Tensor:
         """Return Q [N, h, w] of the given actions [N, …].
 
-        Q is linear in the deconvolution's kernels, so each row is deconvolved once, by the sum of kernels for the row's
-        action. Computing the values of all actions would take several times as long.
+        Q is linear in the deconvolution's kernels. So each row is deconvolved only once, by the sum of the kernels for
+        the row's action. Computing the values of all actions would take several times as long.
         """
         share = self._shares(action)
         weight = self.deconv.weight.permute(1, 2, 3, 0)  # [1 + ΣA, kernel, 32]
@@ -178,7 +187,10 @@ class PixelControl(nn.Module):
 
 
 class RewardPrediction(nn.Module):
-    """Predicts the next reward's class from three rows' features: a hidden layer of 128 with ReLU, three logits."""
+    """Head that predicts the class of the next reward from the features of three rows.
+
+    The head has a hidden layer of 128 units with ReLU, and three logits.
+    """
 
     def __init__(self, features: int):
         super().__init__()
@@ -191,8 +203,8 @@ class RewardPrediction(nn.Module):
 
 
 def bootstrap_rows(batch: Batch) -> Tensor:
-    """Mark the rows whose best values pixel control's loss uses, bool [T+1, B]: the last row of the rollout and of each
-    truncated episode. Terminated rows and first rows of episodes are never used.
+    """Mark the rows whose best values pixel control's loss uses, as bool [T+1, B]. These are the last row of the
+    rollout and the last row of each truncated episode. Terminated rows and first rows of episodes are never used.
     """
     first = batch["first"]
     rows = torch.cat([first[1:], torch.ones_like(first[:1])]) & ~batch["terminated"] & ~first
@@ -201,9 +213,12 @@ def bootstrap_rows(batch: Batch) -> Tensor:
 
 
 def pixel_control_values(head: PixelControl, x: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
-    """Return chosen [T, B, h, w] and best [T+1, B, h, w] for unreal.pixel_control_loss, from features x [T+1, B, F].
-    chosen: Q of the actions taken; best: highest Q, 0 in rows that the loss does not use. batch: rows "action" (a
-    tree), "first", "terminated".
+    """Return the inputs of unreal.pixel_control_loss: chosen [T, B, h, w] and best [T+1, B, h, w].
+
+    chosen: Q of the actions taken.
+    best: the highest Q; 0 in rows that the loss does not use.
+    x: features [T+1, B, F].
+    batch: rows with "action" (a tree), "first" and "terminated".
     """
     rows = bootstrap_rows(batch)
     if x.ndim != 3 or x.shape[:2] != rows.shape:
@@ -220,8 +235,9 @@ def pixel_control_values(head: PixelControl, x: Tensor, batch: Batch) -> tuple[T
 
 
 class AuxiliaryHeads(nn.Module):
-    """Heads of UNREAL's tasks `pixel` and `reward`; the task `value` uses the policy's value head. features: number of
-    features after the core, and after the torso.
+    """Heads of UNREAL's auxiliary tasks `pixel` and `reward`. The task `value` uses the policy's value head.
+
+    features: number of features after the core, and number of features after the torso.
     """
 
     pixel: PixelControl | None
@@ -240,7 +256,9 @@ class AuxiliaryHeads(nn.Module):
             self.reward = RewardPrediction(features[1])
 
     def stand(self, behind: Axis, torso: Axis) -> None:
-        """Name the heads' inputs for surgery. behind: features after the core; torso: features after the torso."""
+        """Name the inputs of the heads, so that surgery can match them. behind: features after the core. torso:
+        features after the torso.
+        """
         if self.pixel is not None:
             self.pixel.fc.stand(axis("maps", self.pixel.fc.out_features, fixed=True), behind)
         if self.reward is not None:
@@ -255,9 +273,12 @@ Inputs = CenteredImages | SignedImages | Normalize
 
 
 class TorsoPolicy(Policy):
-    """Base of policies with a torso, an optional core and a head. previous: the core (without a core, the head) also
-    takes the previous action and the reward that came with the observation; both are 0 on first rows. clipped: this
-    reward is clipped to ±1. inputs: preprocesses observations.
+    """Base of policies that consist of a torso, an optional core and a head.
+
+    previous: the core also takes the previous action, and the reward that came with the observation. Without a core,
+        the head takes them. Both are 0 on first rows of episodes.
+    clipped: this reward is clipped to ±1.
+    inputs: module that preprocesses observations.
     """
 
     bf16 = False  # whether the torso computes in bfloat16, see nets.device
@@ -307,8 +328,8 @@ class TorsoPolicy(Policy):
     def _behind_core(
         self, x: Tensor, rows: Batch, state: Batch, noise: Tensor | None = None
     ) -> tuple[Tensor, Batch, Latent | None]:
-        """Return the head's input (without `units`), the core's state after the rows, and a temporal core's Latent,
-        else None. x: features [N, …] of rows [B] or [R, B]. noise [N, …]: standard normal numbers for the Latent. rows:
+        """Return the head's input (without `units`), the core's state after the rows, and the Latent of a temporal core
+        or None. x: features [N, …] of rows [B] or [R, B]. noise [N, …]: standard normal numbers for the Latent. rows:
         reward and first, if they are used; also action, except in acting.
         """
         if self.units:
@@ -331,20 +352,23 @@ class TorsoPolicy(Policy):
 
 
 def shifted(before: Tensor, action: Tensor) -> Tensor:
-    """Return each row's previous action [(T+1) · B, …]. before [B, …]: that of row 0; action: [T+1, B, …]."""
+    """Return the previous action of each row, [(T+1) · B, …], from the rows' actions [T+1, B, …]. before [B, …]: the
+    previous action of row 0.
+    """
     return torch.cat([before.unsqueeze(0), action[:-1]]).flatten(0, 1)
 
 
 class ActorCritic(TorsoPolicy):
-    """Policy and value. torso: maps observations, a tree of [N, ...], to features [N, torso.features].
+    """Policy network with a value, for actor-critic algorithms.
 
+    torso: maps observations, a tree of [N, ...], to features [N, torso.features].
     previous: the core (without a core, the heads) also takes the previous action and the reward that came with the
-    observation, clipped to ±1, as in IMPALA; both are 0 on first rows. inputs: preprocesses observations. returns:
-    tracks the size of returns; `unroll` then also returns `reward_scale`. rewards: computes rewards from events, in
-    place of the environment's. width: size of two hidden layers, before the policy's outputs and before the value; 0:
-    none.
-
-    values: selects each row's value among the value head's outputs; None: the head's single output is the value.
+        observation, clipped to ±1, as in IMPALA. Both are 0 on first rows.
+    inputs: module that preprocesses observations.
+    returns: module that tracks the size of returns. If given, `unroll` also returns `reward_scale`.
+    rewards: module that computes rewards from events. These replace the environment's rewards.
+    width: size of two hidden layers, one before the policy's outputs and one before the value. 0: no such layers.
+    values: module that selects each row's value among the value head's outputs. None: the head has a single output.
 
     With a temporal core, rows have `latent_noise`, and `unroll` also returns the KL divergences of recurrent.kl_terms.
     """
@@ -404,7 +428,7 @@ class ActorCritic(TorsoPolicy):
         return {**super().spec(), **noise}
 
     def cache_weights(self) -> None:
-        """See Policy.cache_weights; here only the torso's weights are copied."""
+        """See Policy.cache_weights. Here, only the torso's weights are copied."""
         if self.bf16:
             cache_half_weights(self.torso.modules())
 
@@ -414,11 +438,13 @@ class ActorCritic(TorsoPolicy):
         return self.torso.recalls
 
     def act(self, step: Batch, state: Batch, tape: Tape | None = None) -> tuple[Batch, Batch]:
-        """Choose actions in one row of B lanes. step: obs, reward, first; mask and events, if they exist; noise
-        [B, noise], without which the action is the mode. tape: receives activations that `unroll` then need not compute
-        again, see layers.recall.
+        """Choose actions in one row of B lanes (one step of B parallel environments). The caller turns gradients off.
 
-        Return {"action", "logp", "value"} [B] and the state after the row. The caller turns gradients off.
+        step: obs, reward and first; mask and events, if they exist; noise [B, noise]. Without noise, the action is the
+            mode.
+        tape: list that receives activations. `unroll` then need not compute these again, see layers.recall.
+
+        Return {"action", "logp", "value"} [B] and the state after the row.
         """
         torso = self.torso if tape is None else partial(self.torso, tape=tape)
         step = step if self.rewards is None else self.rewarded(step)
@@ -439,11 +465,15 @@ class ActorCritic(TorsoPolicy):
         return out, after
 
     def unroll(self, batch: Batch, state: Batch, tape: Tape | None = None) -> Batch:
-        """Evaluate rows under the present weights. batch: obs, reward, first, action, and mask if there is one,
-        [T+1, B] each. state: before row 0. tape: filled by `act` in these rows with these weights.
+        """Evaluate rows with the present weights.
 
-        Return {"logp", "value", "entropy"} [T+1, B], where logp is that of batch["action"]; with `returns` also
-        "reward_scale" []; with PopArt also "value_scale" [T+1, B], the unit of each value.
+        batch: obs, reward, first, action, and mask if there is one, [T+1, B] each.
+        state: the state before row 0.
+        tape: activations that `act` recorded in these rows with these weights.
+
+        Return {"logp", "value", "entropy"} [T+1, B]. Here, logp is the log-probability of batch["action"]. With
+        `returns`, the result also has "reward_scale" []. With PopArt, it also has "value_scale" [T+1, B], the unit of
+        each value.
         """
         batch = batch if self.rewards is None else self.rewarded(batch)
         taken = ("obs", "action", "mask", "task")
@@ -507,7 +537,7 @@ class ActorCritic(TorsoPolicy):
         return out
 
     def rewarded(self, rows: Batch) -> Batch:
-        """See Policy.rewarded; the reward is computed from events."""
+        """See Policy.rewarded. Here, the reward is computed from events."""
         return {**rows, "reward": self.rewards(rows["events"])} if self.rewards and "events" in rows else rows
 
     def _tiled(self, obs: Tree) -> tuple[Tree, int]:
@@ -521,8 +551,8 @@ class ActorCritic(TorsoPolicy):
         return tree.map(lambda x: F.pad(x, (0, 0) * (x.dim() - 1) + (0, more)), obs) if more else obs, n
 
     def _heads(self, x: Tensor, rows: Batch, features: Tensor, n: int) -> tuple[Tensor, Tensor]:
-        """Return the action head's params, with illegal actions masked, and the values, of the first n rows. x: the
-        heads' input. rows: mask and task, if they exist. features: the torso's, of which those of units are the last.
+        """Return the action head's params, with illegal actions masked, and the values, both of the first n rows. x:
+        input of the heads. rows: mask and task, if they exist. features: the torso's. The last of them describe units.
         """
         acting, valued = (x, x) if self.split is None else x.split([self.split, x.shape[1] - self.split], 1)
         if self.hidden:

@@ -1,8 +1,8 @@
-"""Networks of SAC and TD3: an actor and several critics in one module, which acting loops use like any policy.
+"""Networks of SAC and TD3. One module holds an actor and several critics, and acting loops use it like any policy.
 
-For a Box, an actor chooses y, numbers from −1 to 1. In the environment's units this action is c + h·y with c = (high +
-low)/2 and h = (high − low)/2. Rows, pools and replays hold actions in the environment's units; losses, noise and
-critics use y. For discrete actions, an actor returns logits, and critics return the value of every action.
+For a Box of real actions, an actor chooses y, numbers from −1 to 1. In the environment's units, this action is c + h·y
+with c = (high + low)/2 and h = (high − low)/2. Rows, pools and replays hold actions in the environment's units. Losses,
+noise and critics use y. For discrete actions, an actor returns logits, and critics return the value of every action.
 """
 
 from __future__ import annotations
@@ -35,9 +35,11 @@ class BatchRenorm(nn.Module):
 
     y = scale·((x − m)/√(v + ε)·r + d) + shift
 
-    If `learns`, m and v are the batch's mean and variance, and the running m̄ and v̄ move toward them. r = √(v +
-    ε)/√(v̄ + ε), clipped to ⅓ … 3, and d = (m − m̄)/√(v̄ + ε), clipped to ±5, get no gradient. In the first WARM
-    passes, r = 1 and d = 0, as in the code of Bhatt et al. 2024. If not `learns`, m = m̄, v = v̄, r = 1 and d = 0.
+    If `learns`, m and v are the batch's mean and variance, and the running m̄ and v̄ move toward them. Then r = √(v +
+    ε)/√(v̄ + ε), clipped to ⅓ … 3, and d = (m − m̄)/√(v̄ + ε), clipped to ±5. Neither gets a gradient. In the first
+    WARM passes, r = 1 and d = 0, as in the code of Bhatt et al. 2024.
+
+    If not `learns`, the running statistics are used: m = m̄, v = v̄, r = 1 and d = 0.
     """
 
     mean: Tensor
@@ -60,7 +62,7 @@ class BatchRenorm(nn.Module):
         return ((x - mean) * (variance + EPS).rsqrt() * r + d) * scale + shift
 
     def _follow(self, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
-        """Return r and d from the running statistics; then move these statistics toward the batch's."""
+        """Return r and d, computed from the running statistics. Then move these statistics toward the batch's."""
         deviation, warm = (self.variance + EPS).sqrt(), self.passes >= WARM
         r = torch.where(warm, ((variance + EPS).sqrt() / deviation).clamp(1 / 3, 3.0), 1.0)
         d = torch.where(warm, ((mean - self.mean) / deviation).clamp(-5.0, 5.0), 0.0)
@@ -71,7 +73,7 @@ class BatchRenorm(nn.Module):
 
 
 class LayerNorm(nn.Module):
-    """Layer normalization (Ba et al. 2016) of x [n, N, size], with a scale and a shift for each of n networks."""
+    """Layer normalization (Ba et al. 2016) of x [n, N, size]. Each of the n networks has its own scale and shift."""
 
     def __init__(self, n: int, size: int):
         super().__init__()
@@ -82,11 +84,14 @@ class LayerNorm(nn.Module):
 
 
 class Ensemble(nn.Module):
-    """`n` MLPs of the same sizes, with ReLU between layers, computed together. All take the same inputs [N, inputs];
-    the outputs are [n, N, outputs]. Initial weights and biases are uniform in ±1/√inputs, as in torch.
+    """`n` MLPs of the same sizes, computed together, with ReLU between layers. They serve as the critics, and with n=1
+    as the actor.
 
+    All take the same inputs [N, inputs], and the outputs are [n, N, outputs]. Initial weights and biases are uniform in
+    ±1/√inputs, as in torch.
     normalization: "batch" (BatchRenorm at the input of each layer), "layer" (in each hidden layer between dropout and
-    ReLU, Hiraoka et al. 2022) or "none". dropout: fraction of hidden units that `forward` drops if `draws` are given.
+        ReLU, Hiraoka et al. 2022) or "none".
+    dropout: fraction of hidden units that `forward` drops if `draws` are given.
     """
 
     def __init__(self, n: int, sizes: tuple[int, ...], normalization: str = "none", dropout: float = 0.0):
@@ -103,9 +108,11 @@ class Ensemble(nn.Module):
             nn.init.uniform_(bias, -bound, bound)
 
     def forward(self, x: Tensor, learns: bool = False, frozen: bool = False, draws: Tensor | None = None) -> Tensor:
-        """Return outputs [n, N, outputs] of x [N, inputs]. learns: BatchRenorm uses the batch's statistics. frozen:
-        weights are constants; only inputs get gradients. draws [N, n·Σ widths]: a random 16-bit integer per hidden
-        unit; units with low integers are dropped.
+        """Return outputs [n, N, outputs] of x [N, inputs].
+
+        learns: BatchRenorm uses the batch's statistics.
+        frozen: weights are constants, and only the inputs get gradients.
+        draws [N, n·Σ widths]: a random 16-bit integer for each hidden unit. Units with low integers are dropped.
         """
         hold: Held = Tensor.detach if frozen else _same
         kept: Sequence[Tensor] = ()
@@ -115,8 +122,9 @@ class Ensemble(nn.Module):
         return ensemble_values(x, [hold(w) for w in self.weights], [hold(b) for b in self.biases], before)
 
     def _before(self, learns: bool, hold: Held, kept: Sequence[Tensor], i: int, x: Tensor) -> Tensor:
-        """Return the input of layer i, made from the output x of layer i − 1: dropout, layer normalization, ReLU, batch
-        renormalization, each if in use. For i = 0, x is the critics' input, which gets only the last of these.
+        """Return the input of layer i, made from the output x of layer i − 1. The steps are dropout, layer
+        normalization, ReLU and batch renormalization, each if in use. For i = 0, x is the MLPs' input, and only batch
+        renormalization applies.
         """
         if i and kept:
             units = kept[i - 1].unflatten(1, (self.n, -1)).transpose(0, 1)
@@ -147,7 +155,7 @@ def ensemble_values(
     x: Tensor, weights: list[Tensor], biases: list[Tensor], before: Callable[[int, Tensor], Tensor] = _relu
 ) -> Tensor:
     """Return the outputs [n, N, outputs] of n MLPs for inputs x [N, inputs]. weights, biases: [n, a, b] and [n, 1, b]
-    for each layer. before(i, x): makes the input of layer i from x, the output of layer i − 1.
+    for each layer. before: before(i, x) makes the input of layer i from x, the output of layer i − 1.
     """
     x = x.unsqueeze(0).expand(weights[0].shape[0], -1, -1)
     for i, (weight, bias) in enumerate(zip(weights, biases, strict=True)):
@@ -163,8 +171,11 @@ def _layer(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 
 
 class CriticActions:
-    """Actions of a Box, a Discrete or a nest of these. `box` joins all real parts; `choice` numbers all combinations of
-    the discrete parts, of which the last varies fastest. `box` or `choice` is None if the action has no such parts.
+    """Converts actions of a Box, a Discrete or a nest of these into a form that actors and critics use.
+
+    box: joins all real parts. None: the action has no real parts.
+    choice: numbers all combinations of the discrete parts, of which the last varies fastest. None: there are no such
+        parts.
     """
 
     def __init__(self, space: ActionSpec):
@@ -178,7 +189,9 @@ class CriticActions:
         self.choice = Discrete(math.prod(self.choices.values())) if self.choices else None
 
     def split(self, action: Tree) -> tuple[Tensor | None, Tensor | None]:
-        """Split actions [N, …] into real numbers [N, size], in environment units, and combinations' numbers [N]."""
+        """Split actions [N, …] into real numbers [N, size], in the environment's units, and numbers [N] of the discrete
+        combinations.
+        """
         leaves = dict(tree.leaves(action))
         real = [leaves[path].flatten(1) if leaves[path].ndim > 1 else leaves[path][:, None] for path in self.boxes]
         number: Tensor | None = None
@@ -188,7 +201,7 @@ class CriticActions:
         return torch.cat(real, 1) if len(real) > 1 else real[0] if real else None, number
 
     def join(self, real: Tensor | None, number: Tensor | None) -> Tree:
-        """Invert `split`."""
+        """Join real numbers and combinations' numbers to actions. This inverts `split`."""
         found: dict[str, Tensor] = {}
         if real is not None:
             parts = real.split([math.prod(x.shape) for x in self.boxes.values()], 1)
@@ -198,7 +211,9 @@ class CriticActions:
         return tree.nest({path: found[path] for path, _ in tree.leaves(self.space)})
 
     def mask(self, masks: Tree | None) -> Tensor | None:
-        """Return the legal combinations, bool [N, combinations], by masks [N, values] of discrete parts; None: all."""
+        """Return which combinations are legal, bool [N, combinations], by masks [N, values] of the discrete parts.
+        None: all are legal.
+        """
         leaves, joint = {} if masks is None else dict(tree.leaves(masks)), None
         for path, n in self.choices.items() if leaves else ():
             own = leaves[path] if path in leaves else next(iter(leaves.values())).new_ones(1, n)
@@ -207,8 +222,11 @@ class CriticActions:
 
 
 class BoxActor(nn.Module):
-    """Base of actors for a bounded Box: converts between y in [−1, 1] and the environment's units. size: numbers in an
-    action. outputs: numbers that the actor's network returns. noise: uniform numbers in (0, 1) per action.
+    """Base of actors for a bounded Box. It converts between y in [−1, 1] and the environment's units.
+
+    size: how many numbers an action has.
+    outputs: how many numbers the actor's network returns.
+    noise: how many uniform numbers in (0, 1) `act` takes per action.
     """
 
     low: Tensor
@@ -231,8 +249,9 @@ class BoxActor(nn.Module):
 
 
 class GaussianActor(BoxActor):
-    """SAC's actor: y = tanh(m + σ·z) with standard normal z. log_std: "clip" clips log σ to LOG_STD, "tanh" squashes
-    log σ into −5 … 2 (CleanRL).
+    """SAC's actor: y = tanh(m + σ·z) with standard normal z.
+
+    log_std: how log σ is bounded. "clip" clips it to LOG_STD, and "tanh" squashes it into −5 … 2, as in CleanRL.
     """
 
     def __init__(self, space: Box, log_std: str = "clip"):
@@ -240,11 +259,12 @@ class GaussianActor(BoxActor):
         self.log_std, self.outputs = log_std, 2 * self.size
 
     def sample(self, raw: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
-        """Return y [N, size] and log π(y) [N], from the actor's outputs `raw` [N, 2·size] and standard normal z
-        [N, size].
+        """Draw y [N, size], and return y and log π(y) [N].
+
+        raw: the actor's outputs [N, 2·size]. z: standard normal numbers [N, size].
 
         log π(y) = Σᵢ log N(uᵢ; mᵢ, σᵢ) − log(1 − yᵢ²) with u = m + σ·z, y = tanh u (Haarnoja et al. 2018b, appendix C).
-        log(1 − tanh² u) is computed as 2·(log 2 − u − softplus(−2u)), which loses no digits.
+        log(1 − tanh² u) is computed as 2·(log 2 − u − softplus(−2u)), because this loses no digits.
         """
         mean, log_std = raw.chunk(2, -1)
         log_std = log_std.clamp(*LOG_STD) if self.log_std == "clip" else -5.0 + 3.5 * (log_std.tanh() + 1.0)
@@ -253,7 +273,7 @@ class GaussianActor(BoxActor):
         return u.tanh(), logp.sum(-1)
 
     def act(self, raw: Tensor, noise: Tensor | None, epsilon: Tensor | None) -> Tensor:
-        """Return y [N, size]: tanh m without noise, else a sample; uniform in [−1, 1] where epsilon [N] is 1."""
+        """Return y: a sample, or tanh m if there is no noise. Where epsilon [N] is 1, y is uniform in [−1, 1]."""
         if noise is None:
             return raw.chunk(2, -1)[0].tanh()
         y = self.sample(raw, normal(noise))[0]
@@ -261,7 +281,7 @@ class GaussianActor(BoxActor):
 
 
 class DeterministicActor(BoxActor):
-    """TD3's actor: y = tanh m. With noise, `act` adds to y normal noise with standard deviation `deviation`."""
+    """TD3's actor: y = tanh m. If noise is given, `act` adds normal noise with standard deviation `deviation` to y."""
 
     def __init__(self, space: Box, deviation: float = 0.1):
         super().__init__(space)
@@ -277,18 +297,20 @@ class DeterministicActor(BoxActor):
 
 
 class CategoricalActor(nn.Module):
-    """SAC's actor for discrete actions: a categorical distribution given by logits."""
+    """SAC's actor for discrete actions. It draws from a categorical distribution given by logits."""
 
     def __init__(self, space: Discrete):
         super().__init__()
         self.outputs = self.size = self.noise = int(space.n)
 
     def log_probs(self, raw: Tensor, mask: Tensor | None) -> Tensor:
-        """Return log π [N, size] from logits; −∞ where an action is illegal."""
+        """Return log π [N, size] from logits. Illegal actions have −∞."""
         return (raw if mask is None else raw.masked_fill(~mask, -torch.inf)).log_softmax(-1)
 
     def act(self, raw: Tensor, noise: Tensor | None, epsilon: Tensor | None, mask: Tensor | None = None) -> Tensor:
-        """Return the most probable actions [N]; with noise [N, size], Gumbel draws, uniform where epsilon [N] is 1."""
+        """Return actions [N]: Gumbel draws by noise [N, size], or the most probable actions if there is no noise. Where
+        epsilon [N] is 1, the draws are uniform.
+        """
         if mask is not None:
             raw = raw.masked_fill(~mask, -torch.inf)
         if noise is None:
@@ -303,16 +325,17 @@ Chosen = tuple[Tensor | None, Tensor | None]  # y [N, size] of real parts; numbe
 
 
 class CriticsNetwork(Policy):
-    """An actor and critics on the features of one trunk, and SAC's log α; one vector holds all weights.
+    """Network of SAC and TD3: an actor and critics, which take the features of one trunk, and SAC's log α.
 
-    trunk: maps observations to features. Only the critics' gradient changes its weights; the actor gets the features as
-    constants. box, choice: the actor's heads for real and for discrete parts of an action; None: there are no such
-    parts. Critics take features and y, and return the value of every combination of discrete parts.
-
-    hidden: sizes of the hidden layers of the actor and of each critic. critics: number of critics. alpha: SAC's initial
-    temperature; 0: none. values: `act` also returns "value" and "chosen", from which actors compute priorities. width:
-    size of the critics' hidden layers; 0: as in `hidden`. normalization, dropout: of the critics (Ensemble); "batch"
-    also of the actor.
+    trunk: maps observations to features. Only the critics' gradient changes its weights. The actor gets the features as
+        constants.
+    box, choice: the actor's heads for real and for discrete parts of an action. None: there are no such parts.
+    hidden: sizes of the hidden layers of the actor and of each critic.
+    critics: number of critics. Each takes features and y, and returns the value of every combination of discrete parts.
+    alpha: SAC's initial temperature. 0: there is no temperature.
+    values: `act` also returns "value" and "chosen", from which actors compute priorities.
+    width: size of the critics' hidden layers. 0: as in `hidden`.
+    normalization, dropout: options of the critics (see Ensemble). "batch" also applies to the actor.
     """
 
     box: Any
@@ -382,15 +405,15 @@ class CriticsNetwork(Policy):
         return real if self.box is None or real is None else self.box.inner(real), number
 
     def sample(self, raw: Tensor, z: Tensor | None, mask: Tensor | None) -> tuple[Tensor | None, ...]:
-        """Return y [N, size] from the actor's outputs `raw` and standard normal z [N, size]; log π(y) [N]; and log π
-        [N, combinations] of the discrete parts. None stands for parts that the action lacks.
+        """Draw actions. Return y [N, size], log π(y) [N], and log π [N, combinations] of the discrete parts. raw: the
+        actor's outputs. z: standard normal numbers [N, size]. A result is None if the action lacks such parts.
         """
         ours, theirs = self._parts(raw)
         drawn = (None, None) if self.box is None else self.box.sample(ours, z)
         return *drawn, None if self.choice is None else self.choice.log_probs(theirs, mask)
 
     def raw(self, features: Tensor, learns: bool = False) -> Tensor:
-        """Return the actor's outputs [N, outputs]; no gradient goes to the features. learns: see Ensemble."""
+        """Return the actor's outputs [N, outputs]. No gradient goes to the features. learns: see Ensemble."""
         return self.actor(features.detach(), learns)[0]
 
     def scores(self, features: Tensor, y: Tensor | None, **given: Any) -> Tensor:
@@ -407,8 +430,8 @@ class CriticsNetwork(Policy):
         return ensemble_values(torch.cat([features, y], 1), weights, biases)[0, :, 0]
 
     def unroll(self, batch: Batch, state: Batch) -> Batch:
-        """Return {"value", "chosen"} [T+1, B] for rows [T+1, B]: the lowest of all critics' Q, for the actor's action
-        and for the row's action.
+        """Return {"value", "chosen"} [T+1, B] for rows [T+1, B], for computing priorities. Both are the lowest Q of all
+        critics: "value" for the actor's action, and "chosen" for the row's action.
         """
         size = next(x for _, x in tree.leaves(batch["action"])).shape[:2]
         obs, action = (tree.map(lambda x: x.flatten(0, 1), batch[k]) for k in ("obs", "action"))
@@ -419,8 +442,9 @@ class CriticsNetwork(Policy):
 
 
 def picked(scores: Tensor, number: Tensor | None) -> Tensor:
-    """Return the values [n, N] of the chosen combinations from critics' scores [n, N, combinations or 1]. number: of
-    each row's combination, [N]; None: there are no discrete parts.
+    """Return the values [n, N] of the chosen combinations from critics' scores [n, N, combinations or 1].
+
+    number: index of each row's combination, [N]. None: there are no discrete parts.
     """
     if number is None:
         return scores.squeeze(-1)

@@ -1,10 +1,11 @@
-"""Devices and precision of networks.
+"""Devices and numeric precision of networks: choice of the device, copies to and from GPUs, CUDA graphs, bfloat16.
 
-Networks compute on the CPU or on CUDA devices; numbers are copied there and back.
+Networks compute on the CPU or on CUDA devices (GPUs). Numbers are copied there, and results are copied back. Queues,
+published weights and pools of environments are always in the CPU's memory. So are rows (data of one step), except the
+observations of a learner that itself acts on a GPU.
 
-Queues, published weights and pools are always in the CPU's memory. So are rows, except observations of a learner that
-acts itself on a GPU. A worker uses one device, and only its default stream, so its operations run in order. Workers'
-fork servers must never use a device, or processes forked from them could not use one.
+A worker process uses one device, and only the default stream of this device, so its operations run in order. Workers'
+fork servers must never use a device, because processes forked from them could not use one.
 """
 
 from __future__ import annotations
@@ -34,7 +35,9 @@ def available() -> int:
 
 
 def choose_devices(how: str) -> tuple[str, ...]:
-    """Return the devices that `--device` means: ("cpu",) or ("cuda:0", …). Raises UserError: cuda without a GPU."""
+    """Return the devices that the option `--device` means: ("cpu",) or ("cuda:0", …). Raises UserError if `how` is
+    "cuda" and there is no GPU.
+    """
     n = 0 if how == "cpu" else available()
     if how == "cuda" and not n:
         built = "finds no GPU" if torch.version.cuda else "is built for the CPU alone"
@@ -43,7 +46,7 @@ def choose_devices(how: str) -> tuple[str, ...]:
 
 
 def enter_device(name: str) -> torch.device:
-    """Return the device `name`; a CUDA device also becomes this thread's default."""
+    """Return the device called `name`. A CUDA device also becomes the default device of this thread."""
     device = torch.device(name)
     if device.type == "cuda":
         torch.cuda.set_device(device)
@@ -51,12 +54,12 @@ def enter_device(name: str) -> torch.device:
 
 
 def device_name(name: str) -> str:
-    """Return a device's name for the plan printed before a run."""
+    """Return a device's name in words, for the plan that is printed before a run."""
     return torch.cuda.get_device_name(name) if name.startswith("cuda") else "the CPU"
 
 
 def synchronize(device: torch.device) -> None:
-    """Wait until a device has finished its work. Afterwards, memory that copies have read may change."""
+    """Wait until a device has finished its work. Afterward, memory that copies have read may change."""
     if device.type == "cuda":
         torch.cuda.current_stream(device).synchronize()
 
@@ -65,9 +68,8 @@ def synchronize(device: torch.device) -> None:
 
 
 def to_device(batch: Tree, device: torch.device) -> Tree:
-    """Return NumPy arrays and tensors as tensors on a device; tensors already there are not copied.
-
-    Copies from page-locked memory may still be running on return: see `synchronize`.
+    """Return NumPy arrays and tensors as tensors on a device. Tensors that are already there are not copied. Copies
+    from page-locked memory may still be running when this function returns: see `synchronize`.
     """
     if isinstance(batch, dict):
         return {k: to_device(v, device) for k, v in batch.items()}
@@ -77,12 +79,12 @@ def to_device(batch: Tree, device: torch.device) -> Tree:
 
 
 def to_host(x: Tensor | np.ndarray) -> np.ndarray:
-    """Return x as a NumPy array: a CPU tensor's array shares its memory, a GPU tensor's is a copy."""
+    """Return x as a NumPy array. A CPU tensor shares its memory with the array. A GPU tensor is copied."""
     return x if isinstance(x, np.ndarray) else x.detach().cpu().numpy()
 
 
 def fetch_outputs(batch: Batch) -> Batch:
-    """Copy a device's tensors to the CPU all at once, since each separate copy would wait for the device."""
+    """Copy all tensors of a device to the CPU in one transfer, because each separate copy would wait for the device."""
     return split_bytes(join_bytes(batch).cpu(), batch) if any(tree.leaves(batch)) else {}
 
 
@@ -92,7 +94,7 @@ def join_bytes(batch: Batch) -> Tensor:
 
 
 def split_bytes(flat: Tensor, like: Batch) -> Batch:
-    """Invert `join_bytes`: make tensors from `flat`. like: tensors of the same shapes and types."""
+    """Make tensors from the bytes `flat`. This inverts `join_bytes`. like: tensors of the same shapes and types."""
     leaves = _by_size(like)
     parts = flat.split([x.numel() * x.element_size() for _, x in leaves])
     back = {path: part.view(x.dtype).view(x.shape) for (path, x), part in zip(leaves, parts, strict=True)}
@@ -105,15 +107,17 @@ def _by_size(batch: Batch) -> list[tuple[str, Tensor]]:
 
 
 def to_floats(scalars: Mapping[str, Tensor | float]) -> dict[str, float]:
-    """Convert scalars to floats; all scalars that are on a device are copied at once."""
+    """Convert scalars to floats. All scalars that are on a device are copied in one transfer."""
     far = {k: v for k, v in scalars.items() if isinstance(v, Tensor) and v.device.type != "cpu"}
     read = dict(zip(far, torch.stack([v.float() for v in far.values()]).tolist(), strict=True)) if far else {}
     return {k: read[k] if k in read else float(v) for k, v in scalars.items()}
 
 
 class HostCopy:
-    """The NumPy `array` of a flat tensor: it shares the memory of a CPU tensor, and is a copy of a GPU tensor. `fetch`
-    updates the copy from the tensor, and `put` writes the copy back.
+    """Gives access to a flat tensor as a NumPy `array`, wherever the tensor is.
+
+    The array shares the memory of a CPU tensor, and is a copy of a GPU tensor. `fetch` updates the copy from the
+    tensor, and `put` writes the copy back.
     """
 
     def __init__(self, tensor: Tensor):
@@ -140,12 +144,15 @@ WARM = 3  # calls before the recording, in which libraries allocate their memory
 
 
 class StaticCall:
-    """A function of tensors that uses the same memory in every call. On a GPU it runs as one CUDA graph; on a CPU the
-    function is called again, which reveals the same mistakes, such as a forgotten argument.
+    """A function of tensors that uses the same memory in every call, which makes calls on a GPU faster.
 
-    given: example arguments. The first `fixed` arguments never move and are used in place; the others have copies on
-    the device, which each call overwrites. The constructor runs the function. Raises RuntimeError: the function waits
-    for the device, or there is not enough memory.
+    On a GPU the function runs as one CUDA graph. On a CPU the function is called again, so tests on a CPU reveal the
+    same mistakes, such as a forgotten argument.
+
+    given: example arguments, with which the constructor runs the function.
+    fixed: the first `fixed` arguments never move and are used in place. The others have copies on the device, which
+        each call overwrites.
+    Raises RuntimeError if the function waits for the device, or if there is not enough memory.
     """
 
     def __init__(self, function: Function, given: Sequence[Tensor], fixed: int = 0, device: torch.device | None = None):
@@ -159,8 +166,8 @@ class StaticCall:
             return self.function(*self.static)
 
     def fill(self, given: Sequence[Tensor], at: int = 0) -> list[Tensor]:
-        """Copy `given`, arguments number `at` and following, into the device's copies, and return these copies. An
-        argument that is itself such a copy is not copied.
+        """Copy `given`, arguments number `at` and following, into the device's copies. Return these copies. An argument
+        that is itself such a copy is not copied.
         """
         places = self.static[at : at + len(given)]
         for place, x in zip(places, given, strict=True):
@@ -169,7 +176,7 @@ class StaticCall:
         return places
 
     def __call__(self, given: Sequence[Tensor]) -> list[Tensor]:
-        """Run the function on `given`. Return copies of the outputs."""
+        """Run the function on the arguments `given`. Return copies of the outputs."""
         self.fill(given)
         self._replay()
         return [x.clone() for x in self._outputs]
@@ -179,7 +186,9 @@ Recorded = tuple[Callable[[], None], tuple[Tensor, ...]]  # a function that reco
 
 
 def _record_graph(run: Callable[[], tuple[Tensor, ...]]) -> Recorded:
-    """Warm up on a side stream, then record (torch's notes on CUDA graphs). Other threads may use the device."""
+    """Warm up on a side stream, then record a CUDA graph (see torch's notes on CUDA graphs). Other threads may use the
+    device.
+    """
     side, here = torch.cuda.Stream(), torch.cuda.current_stream()
     side.wait_stream(here)
     with torch.cuda.stream(side):
@@ -203,7 +212,7 @@ def _run_again(run: Callable[[], tuple[Tensor, ...]]) -> Recorded:
 
 
 def signature_of(given: Batch) -> tuple[Any, list[Tensor]]:
-    """Return a key of the tensors' names, shapes and types, and the tensors as a list, made contiguous."""
+    """Return a key made of the tensors' names, shapes and types, and the tensors as a list, made contiguous."""
     flat = dict(tree.leaves(given))
     return (tuple(flat), tuple([(x.shape, x.dtype) for x in flat.values()])), [x.contiguous() for x in flat.values()]
 
@@ -212,8 +221,8 @@ def signature_of(given: Batch) -> tuple[Any, list[Tensor]]:
 
 
 def page_lock(block: SharedBlock, device: torch.device) -> bool:
-    """Page-lock a block until it is freed, so that a device copies from it while this thread runs. Return False on a
-    CPU, or if locking fails: copies are slower then, and nothing else changes.
+    """Page-lock a block of shared memory until it is freed, so that a device copies from it while this thread runs.
+    Return False on a CPU, or if locking fails. Then copies are slower, and nothing else changes.
     """
     if device.type != "cuda":
         return False
@@ -232,7 +241,9 @@ def page_lock(block: SharedBlock, device: torch.device) -> bool:
 
 
 def is_half(how: str, device: str = "cpu") -> bool:
-    """Tell whether the precision `how` means bfloat16; "auto" does if the device multiplies bfloat16 natively."""
+    """Tell whether the precision `how` means bfloat16. "auto" means bfloat16 if the device multiplies bfloat16
+    natively.
+    """
     if how != "auto":
         return how == "bfloat16"
     if device != "cpu":
@@ -242,8 +253,8 @@ def is_half(how: str, device: str = "cpu") -> bool:
 
 
 def choose_precision(how: str) -> str:
-    """Return the precision `how`, but float32 for "auto" if bfloat16 is slower on this CPU; some CPUs take 1.6 times as
-    long. A run calls this once, for all its processes.
+    """Return the precision `how`. But if `how` is "auto" and bfloat16 is slower on this CPU, return float32. Some CPUs
+    take 1.6 times as long with bfloat16. A run calls this function once, for all its processes.
     """
     return "float32" if how == "auto" and is_half(how) and _product(torch.bfloat16) > _product(torch.float32) else how
 
@@ -261,7 +272,10 @@ def _product(dtype: torch.dtype) -> float:
 
 
 def set_precision(policy: Policy, how: str) -> Policy:
-    """Set a policy's precision to `how`, and return the policy. Raises UserError: a user's policy sets its own."""
+    """Set a policy's precision to `how`, and return the policy.
+
+    Raises UserError if bfloat16 is given for a user's policy, which sets its own precision.
+    """
     if policy.bf16 is not None:
         policy.bf16 = is_half(how, next(policy.parameters()).device.type)
     elif how == "bfloat16":
@@ -271,8 +285,9 @@ def set_precision(policy: Policy, how: str) -> Policy:
 
 
 def precision_of(net: nn.Module, bf16: bool) -> contextlib.AbstractContextManager[object]:
-    """Return the context in which `net` computes. bf16: convolutions and matrix products take bfloat16 numbers and sum
-    in float32.
+    """Return the context in which the network `net` computes.
+
+    bf16: convolutions and matrix products take bfloat16 numbers and sum in float32.
     """
     if not bf16:
         return contextlib.nullcontext()

@@ -1,8 +1,11 @@
-"""Policies by name: `make` for actor-critic, `make_values` for Q-learning, `make_deterministic` for Ape-X DPG,
-`make_critics` for SAC and TD3; and `NetworkFactory`, which holds such a call's arguments and is sent to workers.
+"""Construction of policies by name.
 
-Names: "auto", a key of `NETS`, or "module:callable". The callable takes the EnvSpec and options, and returns a whole
-Policy, or a Torso, to which core and head are added.
+`make` makes actor-critic networks, `make_values` those of Q-learning, `make_deterministic` those of Ape-X DPG, and
+`make_critics` those of SAC and TD3. A `NetworkFactory` holds the arguments of such a call, and is sent to workers,
+which make the policy there.
+
+The name of a network is "auto", a key of `NETS`, or "module:callable". The callable takes the EnvSpec and options. It
+returns a whole Policy, or a Torso (first part of a network), to which core and head are added.
 """
 
 from __future__ import annotations
@@ -67,18 +70,24 @@ def make(
     value: str = "plain",
     **options: Any,
 ) -> Policy:
-    """Make a policy for `spec`'s observations and actions. Initial weights come only from torch's global generator.
+    """Make a policy for the observations and actions of `spec`. Initial weights come only from torch's global
+    generator.
 
-    core: none, lstm, gru or temporal, with `core_size` units. memory: words of the temporal core's memory; 0: none.
-    previous: the core (without a core, the head) also takes the last action and reward. init: orthogonal, torch, or
-    auto (the published one). inputs: raw, center (images minus their mean image), signed (images as x/128 − 1, as in
-    GA3C) or normalize (numbers that are not images get mean 0, deviation 1, within ±bound). returns: discount of the
-    returns whose size is tracked, for losses that scale rewards; None: not tracked. guard: how log-probabilities of
-    discrete actions are guarded, see action_heads. actions: scale maps −1 … 1 to the bounds of real actions; clip
-    leaves clipping to pools. deviation: initial standard deviation of real actions. rewards: names of events that make
-    the reward. width, auxiliary: see ActorCritic. value: plain, heads (one output per task), or popart (also
-    normalized, see nets.policy). options: the network's own (hidden, activation, …). Raises UserError: an option is
-    wrong.
+    core: none, lstm, gru or temporal, with `core_size` units.
+    memory: number of words of the temporal core's memory. 0: no memory.
+    previous: the core (without a core, the head) also takes the last action and reward.
+    init: orthogonal, torch, or auto (the published initialization of the network).
+    inputs: how observations are preprocessed: raw, center (images minus their mean image), signed (images as x/128 − 1,
+        as in GA3C) or normalize (numbers that are not images get mean 0, deviation 1, within ±bound).
+    returns: discount of the returns whose size is tracked, for losses that scale rewards. None: not tracked.
+    guard: how log-probabilities of discrete actions are guarded, see action_heads.
+    actions: scale maps −1 … 1 to the bounds of real actions. clip leaves clipping to pools of environments.
+    deviation: initial standard deviation of real actions.
+    rewards: names of the events that make the reward.
+    width, auxiliary: see ActorCritic.
+    value: plain, heads (one output per task), or popart (also normalized, see nets.policy).
+    options: the network's own options (hidden, activation, …).
+    Raises UserError if an option is wrong.
     """
     _check_choices(core=core, inputs=inputs, actions=actions, guard=guard, value=value)
     title, build, init = _resolve(name, spec, init)
@@ -144,14 +153,17 @@ def make_values(
     inputs: str = "raw",
     **options: Any,
 ) -> QNetwork:
-    """Make a Q-network for `spec`'s observations and Discrete actions. Initial weights come only from torch's global
-    generator.
+    """Make a Q-network for the observations and Discrete actions of `spec`. R2D2's network has name="nature",
+    dueling=True, core="lstm", previous=True. Initial weights come only from torch's global generator.
 
-    dueling, atoms, scale, noisy, sigma, bias: see q_network.QHead. support: values of the lowest and highest atom.
-    width: size of the head's hidden layers, which replace the network's fully connected layer; None: that layer's size
-    (nature: 512), or 0 for networks without one (mlp). core, inputs, options: as in `make`. previous: the core (without
-    a core, the head) also takes the last action and reward. clipped: this reward is clipped to ±1. R2D2's network has
-    name="nature", dueling=True, core="lstm", previous=True. Raises UserError: an option is wrong.
+    dueling, atoms, scale, noisy, sigma, bias: see q_network.QHead.
+    support: values of the lowest and highest atom.
+    width: size of the head's hidden layers, which replace the network's fully connected layer. None: that layer's size
+        (nature: 512), or 0 for networks without one (mlp).
+    core, inputs, options: as in `make`.
+    previous: the core (without a core, the head) also takes the last action and reward.
+    clipped: this reward is clipped to ±1.
+    Raises UserError if an option is wrong.
     """
     assert isinstance(spec.action, Discrete)
     _check_choices(inputs=inputs, noisy=noisy, bias=bias)
@@ -179,12 +191,14 @@ def make_deterministic(
     init: str = "torch",
     **options: Any,
 ) -> DPGNetwork:
-    """Make an actor and a critic for `spec`'s observations and its bounded Box of actions. Initial weights come only
-    from torch's global generator.
+    """Make an actor and a critic for the observations of `spec` and its bounded Box of actions.
 
-    actor, critic: layer sizes of each. The layer of the last size follows the torso; the critic's also takes the
-    action. The other sizes become the torso's `hidden` if that option is a tuple (mlp); other torsos keep their layers.
-    options: as in `make`. Raises UserError: an option is wrong.
+    Initial weights come only from torch's global generator.
+    actor, critic: layer sizes of each. The layer of the last size follows the torso, and the critic's also takes the
+        action. The other sizes become the torso's `hidden` if that option is a tuple (mlp). Other torsos keep their
+        layers.
+    options: as in `make`.
+    Raises UserError if an option is wrong.
     """
     space = spec.action
     assert isinstance(space, Box)
@@ -208,12 +222,14 @@ def make_critics(
     log_std: str = "clip",
     **options: Any,
 ) -> CriticsNetwork:
-    """Make an actor and critics for `spec`'s observations. Initial weights come only from torch's global generator.
+    """Make an actor and critics for the observations of `spec`. Initial weights come only from torch's global
+    generator.
 
-    actor: gaussian or deterministic, for real parts of an action; discrete parts have a categorical actor. hidden:
-    sizes of the layers after the trunk, in the actor and in each critic. The trunk is the named network; for mlp, it
-    only flattens observations. deviation: standard deviation of the deterministic actor's noise. options: arguments of
-    CriticsNetwork. Raises UserError: an option is wrong.
+    actor: gaussian or deterministic, for real parts of an action. Discrete parts have a categorical actor.
+    hidden: sizes of the layers after the trunk, in the actor and in each critic. The trunk is the named network. For
+        mlp, the trunk only flattens observations.
+    deviation: standard deviation of the deterministic actor's noise. options: arguments of CriticsNetwork.
+    Raises UserError if an option is wrong.
     """
     if activation != "relu":
         raise UserError(f"--activation: {activation} given, allowed for actor and critics: relu")
@@ -233,7 +249,7 @@ MAKERS: dict[str, Callable[..., Policy]] = {
 
 
 def _torso(build: Builder, title: str, spec: EnvSpec, options: Mapping[str, Any], need: str) -> Torso:
-    """Make a torso. Raises UserError: the options do not fit, or the network is a whole policy."""
+    """Make a torso. Raises UserError if the options do not fit, or if the network is a whole policy."""
     torso = _made(build, title, spec, options)
     if isinstance(torso, Policy):
         raise UserError(WHOLE.format(title, need))
@@ -241,7 +257,7 @@ def _torso(build: Builder, title: str, spec: EnvSpec, options: Mapping[str, Any]
 
 
 def _inputs(how: str, spec: EnvSpec, torso: Torso, bound: float = BOUND) -> Inputs | None:
-    """Make the module that preprocesses observations before the torso; None for raw inputs."""
+    """Make the module that preprocesses observations before the torso. Return None for raw inputs."""
     obs = spec.obs
     if how not in ("center", "signed"):
         return Normalize(obs, torso.unit_sets, bound, spec.classes) if how == "normalize" else None
@@ -254,9 +270,9 @@ def _inputs(how: str, spec: EnvSpec, torso: Torso, bound: float = BOUND) -> Inpu
 
 @dataclass(frozen=True)
 class NetworkFactory(PolicyFactory):
-    """Holds the arguments of `make`, `make_values`, `make_deterministic` or `make_critics`, of which `kind` names one;
-    a call makes the policy. Workers get the pickled factory, never weights. Option `exact`: a row's results are bitwise
-    the same in every batch (layers.Linear), which slows down acting, most of all in one lane.
+    """Makes a policy with the arguments of one of the `make` functions. `kind` says which of these functions makes it.
+    Workers get the pickled factory, never weights. With the option `exact`, the results of a row are bitwise the same
+    in every batch (see layers.Linear). This slows down acting, most of all in one lane.
     """
 
     name: str | Builder
@@ -278,7 +294,7 @@ class NetworkFactory(PolicyFactory):
         return callable(self.name) or ":" in self.name
 
     def check_unroll(self) -> None:
-        """Check that actor-critic losses can train the policy. Raises UserError: a user's `unroll` does not fit."""
+        """Check that actor-critic losses can train the policy. Raises UserError if a user's `unroll` does not fit."""
         policy = self()
         if not isinstance(policy, ActorCritic):
             try_unroll(policy, user_modules.title(self.name), self.spec)
@@ -300,7 +316,7 @@ class NetworkFactory(PolicyFactory):
 
     @property
     def title(self) -> str:
-        """The network's name, followed by the core's if the network has a core."""
+        """The network's name. If the network has a core, the core's name follows."""
         core = self.options.get("core", "none")
         return user_modules.title(self.name) if core == "none" else f"{user_modules.title(self.name)} + {core}"
 
@@ -322,8 +338,9 @@ class NetworkFactory(PolicyFactory):
 
 
 def read_layers(name: str | Builder, spec: EnvSpec) -> tuple[str | Builder, dict[str, Any]]:
-    """Split "mlp(256,256,relu)" into the name "mlp" and options: `hidden`, the sizes (one number if the network has one
-    such layer), and `activation`. Raises UserError: the layers are malformed.
+    """Split a network such as "mlp(256,256,relu)" into its name, here "mlp", and a dict of options. The options are
+    `hidden`, the layers' sizes (one number if the network has only one such layer), and `activation`. Raises UserError
+    if the layers are malformed.
     """
     found = None if callable(name) else LAYERS.fullmatch(name)
     if found is None:
@@ -368,7 +385,7 @@ def _resolve(name: str | Builder, spec: EnvSpec, init: str) -> tuple[str, Builde
 
 
 def _load(name: str) -> Builder:
-    """Load the function that "module:callable" names. Raises UserError: not found, or not callable."""
+    """Load the function that "module:callable" names. Raises UserError if it is not found, or not callable."""
     allowed = f"auto, {', '.join(NETS)}, or module:callable, a function of the EnvSpec"
     found: Builder = user_modules.find(name, "--network", allowed)
     if not callable(found):
@@ -377,7 +394,9 @@ def _load(name: str) -> Builder:
 
 
 def _made(build: Builder, title: str, spec: EnvSpec, options: Mapping[str, Any]) -> Torso | Policy:
-    """Make a whole policy or a torso; a user's torso is tried on zeros. Raises UserError: wrong options or result."""
+    """Make a whole policy or a torso. A user's torso is tried on zeros. Raises UserError if options or result are
+    wrong.
+    """
     signature = inspect.signature(build)
     try:
         signature.bind(spec, **options)
@@ -429,7 +448,9 @@ LEARNT = {"logp": NUMBER, "value": NUMBER, "entropy": NUMBER}
 
 
 class NetworkTrial:
-    """Calls methods of a user's network. Mistakes raise UserErrors of one line that name the class and the method."""
+    """Calls methods of a user's network once, to find mistakes before a run starts. Mistakes raise UserErrors of one
+    line that name the class and the method.
+    """
 
     def __init__(self, net: Torso | Policy, title: str, **missing: bool):
         """missing: for each required method's name, whether the class lacks the method."""
@@ -442,7 +463,7 @@ class NetworkTrial:
             raise UserError(f"{self.where} lacks {lacks[0]}")
 
     def call(self, method: Callable[..., Any], takes: str, *given: Any) -> Any:
-        """Call a method without gradient. takes: its arguments in words. Raises UserError: the method fails."""
+        """Call a method without gradient. takes: its arguments in words. Raises UserError if the method fails."""
         training = self.net.training
         self.net.eval()
         try:
@@ -476,7 +497,7 @@ def _rows(spec: EnvSpec, *lead: int) -> Batch:
 
 
 def _try_torso(torso: Torso, title: str, obs: Spec) -> None:
-    """Call a user's torso on two observations of zeros. Raises UserError: the features do not fit."""
+    """Call a user's torso on two observations of zeros. Raises UserError if the features do not fit."""
     trial = NetworkTrial(torso, title, forward=type(torso).forward is Torso.forward)
     if not isinstance(torso.features, int) or torso.features < 1:
         wanted = "it must be an int, the number of features that `forward` makes of a row"
@@ -487,7 +508,7 @@ def _try_torso(torso: Torso, title: str, obs: Spec) -> None:
 
 
 def _try_policy(policy: Policy, title: str, spec: EnvSpec) -> None:
-    """Let a user's policy act in one row of two lanes. Raises UserError: methods or results do not fit."""
+    """Let a user's policy act in one row of two lanes. Raises UserError if methods or results do not fit."""
     kind = type(policy)
     trial = NetworkTrial(policy, title, spec=kind.spec is Policy.spec, act=kind.act is Policy.act)
     outputs, memory = (trial.call(method, "an empty call") for method in (policy.spec, policy.state_spec))
@@ -510,7 +531,7 @@ def _try_policy(policy: Policy, title: str, spec: EnvSpec) -> None:
 
 
 def try_unroll(policy: Policy, title: str, spec: EnvSpec) -> None:
-    """Unroll three rows of two lanes as losses of actors and critics do. Raises UserError: the results do not fit."""
+    """Unroll three rows of two lanes, as actor-critic losses do. Raises UserError if the results do not fit."""
     trial = NetworkTrial(policy, title, unroll=type(policy).unroll is Policy.unroll)
     batch = {**_rows(spec, 3, 2), **_zeros(policy.spec(), 3, 2)}
     takes = f"three rows of two lanes with obs {describe_fields(spec.obs)}"
@@ -522,7 +543,7 @@ _building = threading.Lock()
 
 
 def count_parameters(policy: PolicyFactory) -> int:
-    """Count the parameters of a policy by making it once; torch's generator is restored."""
+    """Count the parameters of a policy by making it once. The state of torch's generator is restored."""
     with _building, torch.random.fork_rng(devices=[]):
         return sum(p.numel() for p in policy().parameters())
 

@@ -1,6 +1,7 @@
-"""Layers, names along the axes of tensors, reuse of activations.
+"""Layers that several networks share, names along the axes of tensors, and reuse of activations from acting.
 
-Shared parts of networks: a Linear whose result for a row is independent of other rows, named initializations, images.
+The layers include a Linear in which the result for a row is independent of the other rows, named initializations, and
+preprocessing of images.
 """
 
 from __future__ import annotations
@@ -28,10 +29,13 @@ from polyplay.envs.pool import EnvSpec, byte_bounds
 
 @dataclass(frozen=True)
 class AxisSegment:
-    """Named part of an axis: adjacent numbers that belong together. shape: their shape before flattening.
+    """Named part of a tensor's axis: adjacent numbers that belong together. Surgery (growth of a network) matches old
+    and new numbers by these names.
 
-    fixed: surgery never changes their number. part: the leaf of observations or part of actions that they belong to; a
-    network may lack this part as a whole. silent: numbers that surgery adds start at 0, not at random.
+    shape: shape of the numbers before flattening.
+    fixed: surgery never changes how many numbers there are.
+    part: leaf of observations or part of actions that the numbers belong to. A network may lack this part as a whole.
+    silent: numbers that surgery adds start at 0, not at random.
     """
 
     name: str
@@ -55,12 +59,12 @@ def axis(name: str, *shape: int, fixed: bool = False) -> Axis:
 
 @dataclass(frozen=True)
 class TensorAxes:
-    """The axes of a tensor. A module's dict `axes` maps names of the module's tensors that may grow to their
-    TensorAxes.
+    """The axes of a tensor. A module's dict `axes` has these for each tensor of the module that may grow, by the
+    tensor's name.
 
-    fill: first value of added numbers; None: as in a new network. counts: the tensor is the number of rows from which
-    its module's other tensors were learned. spare: the tensor may be missing in the other network, see
-    surgery.tensor_axes.
+    fill: first value of added numbers. None: as in a new network.
+    counts: whether the tensor is the number of rows from which its module's other tensors were learned.
+    spare: whether the tensor may be missing in the other network, see surgery.tensor_axes.
     """
 
     axes: tuple[Axis, ...]
@@ -70,7 +74,9 @@ class TensorAxes:
 
 
 def observed_axis(spec: EnvSpec, one_hot: bool = True, without: tuple[str, ...] = ()) -> Axis:
-    """Return names along flattened observations, in the spec's order. one_hot: leaves of classes are one-hot."""
+    """Return the names along flattened observations, in the order of the spec. one_hot: whether leaves in the spec's
+    `classes` are one-hot encoded. without: paths of leaves to leave out.
+    """
     found: list[AxisSegment] = []
     for path, field in tree.leaves(spec.obs):
         name, classes = f"observation {path}".strip(), spec.classes.get(path, 0) if one_hot else 0
@@ -88,8 +94,8 @@ _planned: ContextVar[bool] = ContextVar("_planned", default=False)
 
 @contextlib.contextmanager
 def outlines(planned: bool = True) -> Iterator[None]:
-    """Within this context, let factories of Polyplay's networks make outlines: shapes and names without weights.
-    planned=False: let them make real networks again.
+    """Within this context, Polyplay's network factories make outlines: networks with shapes and names, but without
+    weights. planned=False: within this context, factories make real networks again.
     """
     token = _planned.set(planned)
     try:
@@ -99,7 +105,9 @@ def outlines(planned: bool = True) -> Iterator[None]:
 
 
 def outline() -> contextlib.AbstractContextManager[Any]:
-    """Return the context for a factory that makes its network: within `outlines`, torch's meta device; else none."""
+    """Return the context in which a factory makes its network. Within `outlines`, this is torch's meta device, else no
+    change.
+    """
     return torch.device("meta") if _planned.get() else contextlib.nullcontext()
 
 
@@ -122,7 +130,7 @@ def tracing() -> bool:
 
 
 def one_hot(x: Tensor, n: int) -> Tensor:
-    """One-hot encode integers [N] as float32 [N, n]. Raises RuntimeError: on a CPU, an integer is not in 0 … n − 1."""
+    """One-hot encode integers [N] as float32 [N, n]. Raises RuntimeError on a CPU if an integer is not in 0 … n − 1."""
     return torch.zeros(x.shape[0], n, device=x.device).scatter_(1, x.long().unsqueeze(1), 1.0)
 
 
@@ -132,17 +140,18 @@ _NARROW = 16
 
 
 def spare_rows(n: int) -> int:
-    """Return the number of rows to add to n rows, so that they fill whole tiles and are at least _LEAST."""
+    """Return how many rows to add to n rows, so that they fill whole tiles and are at least _LEAST rows."""
     return max(_LEAST, n + -n % _TILE) - n
 
 
 class Linear(nn.Linear):
     """Linear layer [N, in] → [N, out], in which a row's output is bitwise the same in every batch.
 
-    On a CPU, BLAS computes the last rows of a batch with other instructions than the rest, so that a row's last bits
-    would differ between a batch of 5 and one of 100. Therefore rows are padded to whole tiles, and so are the inputs of
-    narrow layers. Measurements with MKL show that this suffices; MKL does not promise it. exact=False: no padding; a
-    single row of a large layer then takes a third of the time.
+    On a CPU, BLAS computes the last rows of a batch with other instructions than the rest. So a row's last bits would
+    differ between a batch of 5 and one of 100. Therefore rows are padded to whole tiles, and so are the inputs of
+    narrow layers. Measurements with MKL show that this suffices, but MKL does not promise it.
+
+    exact=False: no padding. A single row of a large layer then takes a third of the time.
     """
 
     exact = True
@@ -180,8 +189,10 @@ class Linear(nn.Linear):
 
 
 class _WithFactors(torch.autograd.Function):
-    """F.linear whose backward appends the factors (dL/dy, x) of the weight's gradient dL/dyᵀ·x to a list, and does not
-    multiply them. half: the weight in bfloat16. token: gets gradient 0 after the factors are appended.
+    """F.linear whose backward does not compute the weight's gradient dL/dyᵀ·x, but appends the factors (dL/dy, x) to a
+    list.
+
+    half: the weight in bfloat16. token: gets gradient 0 after the factors are appended.
     """
 
     @staticmethod
@@ -207,15 +218,17 @@ class _WithFactors(torch.autograd.Function):
 
 
 class RepeatedLinear(Linear):
-    """A Linear that a recurrent unroll calls once per row. Within `repeated`, its weight's gradient is one product over
-    all rows: in a small batch, the memory traffic of adding one gradient per row would take longer than all else.
+    """Linear layer that a recurrent unroll calls once per row.
+
+    Within `repeated`, the weight's gradient is one product over all rows. In a small batch, adding one gradient per row
+    would take longer than all else, because of the memory traffic.
     """
 
     _open: tuple[Tensor, list[tuple[Tensor, Tensor]]] | None = None
 
     @contextlib.contextmanager
     def repeated(self) -> Iterator[None]:
-        """Mark a context as one unroll, in which the weight's gradient is computed once."""
+        """Mark a context as one unroll, for which the weight's gradient is computed only once."""
         if torch.is_grad_enabled() and self.weight.requires_grad and not tracing():
             uses: list[tuple[Tensor, Tensor]] = []
             self._open = _GradientOfUses.apply(self.weight, self.bias, uses), uses
@@ -235,8 +248,9 @@ class RepeatedLinear(Linear):
 
 
 class _GradientOfUses(torch.autograd.Function):
-    """Makes a token that all calls of a RepeatedLinear take. So this function's backward, which computes the gradients
-    of weight and bias, runs after the backward of all calls.
+    """Makes a token that all calls of a RepeatedLinear take.
+
+    So this function's backward runs after the backward of all calls. It computes the gradients of weight and bias.
     """
 
     @staticmethod
@@ -252,7 +266,7 @@ class _GradientOfUses(torch.autograd.Function):
 
 
 class Conv2d(nn.Conv2d):
-    """A convolution that may keep a copy of its weight in bfloat16."""
+    """Convolution that can use a bfloat16 copy of its weight, for acting."""
 
     half_weight: Tensor | None = None  # see Linear
     present_half: Tensor | None = None  # never set
@@ -264,8 +278,9 @@ class Conv2d(nn.Conv2d):
 
 
 def cache_half_weights(layers: Iterable[nn.Module]) -> None:
-    """Make a bfloat16 copy of the weight of every Linear and Conv2d, for acting in bfloat16. Later calls overwrite the
-    same copies, which CUDA graphs read.
+    """Make a bfloat16 copy of the weight of every Linear and Conv2d, for acting in bfloat16.
+
+    Later calls overwrite the same copies, because CUDA graphs read them.
     """
     for layer in layers:
         if isinstance(layer, Linear | Conv2d) and layer.present_half is None:
@@ -275,17 +290,18 @@ def cache_half_weights(layers: Iterable[nn.Module]) -> None:
 
 
 def pad_lanes(lanes: int, device: torch.device) -> int:
-    """Return the number of lanes to add on a CPU, so that lanes fill whole tiles; 0 on a GPU."""
+    """Return how many lanes to add on a CPU, so that the lanes fill whole tiles. On a GPU, return 0."""
     return -lanes % _TILE if device.type == "cpu" else 0
 
 
 def initialize(module: nn.Module, style: str, gain: float = math.sqrt(2.0)) -> None:
     """Initialize every linear and convolutional layer in `module`, in order, from torch's global generator.
 
+    style: one of the following. Only orthogonal uses `gain`.
     orthogonal: orthogonal weights with `gain`, zero bias (OpenAI baselines).
     torch: weights and biases uniform in ±1/√fan_in (Torch 7's, as in A3C and GA3C).
     sonnet: normal weights with deviation 1/√fan_in, redrawn beyond two deviations, zero bias (Sonnet's, as in IMPALA).
-    dopamine: weights uniform in ±∜3/√fan_in, zero bias (Dopamine's Rainbow). Only orthogonal uses `gain`.
+    dopamine: weights uniform in ±∜3/√fan_in, zero bias (Dopamine's Rainbow).
     """
     for layer in module.modules():
         if not isinstance(layer, (nn.Linear, nn.Conv2d)):
@@ -305,11 +321,11 @@ def initialize(module: nn.Module, style: str, gain: float = math.sqrt(2.0)) -> N
 
 
 def pixels(obs: Tensor, scale: float = 1.0 / 255.0, low: float = 0.0) -> Tensor:
-    """Convert images [N, C, H, W] to float32, channels last in memory. A byte x becomes (x − low)·scale; with the
-    defaults, which are for pixels, this is in [0, 1].
+    """Convert images [N, C, H, W] to float32, channels last in memory.
 
-    On a CPU with contiguous weights, channels last makes training faster for every network, and acting faster for deep
-    networks; shallow networks act a little slower. Acting and training must use the same layout to agree.
+    A byte x becomes (x − low)·scale. With the defaults, which are for pixels, this is in [0, 1]. On a CPU with
+    contiguous weights, channels last makes training faster for every network, and acting faster for deep networks.
+    Shallow networks act a little slower. Acting and training must use the same layout to agree.
     """
     if obs.is_floating_point():  # already converted, by CenteredImages, SignedImages or a user's network
         return obs.contiguous(memory_format=torch.channels_last)
@@ -320,7 +336,9 @@ def pixels(obs: Tensor, scale: float = 1.0 / 255.0, low: float = 0.0) -> Tensor:
 
 
 class FlatLeaves(nn.Module):
-    """Converts a leaf [N, …] to float32 [N, numbers]; bytes are scaled from their declared bounds to [0, 1]."""
+    """Converts a leaf of observations [N, …] to float32 [N, numbers]. Bytes are scaled from their declared bounds to
+    [0, 1].
+    """
 
     def __init__(self, spec: EnvSpec):
         super().__init__()
@@ -341,7 +359,7 @@ class FlatLeaves(nn.Module):
 
 
 def _scaled(obs: Tensor, mean: Tensor | None, scale: float) -> Tensor:
-    """Return (obs − mean)·scale of bytes [N, C, H, W], channels last. mean: float32 [C, H, W] or []; None: 0."""
+    """Return (obs − mean)·scale of bytes [N, C, H, W], channels last. mean: float32 [C, H, W] or [], or None for 0."""
     fits = obs.dtype == torch.uint8 and obs.device.type == "cpu" and obs.shape[1] == 4 and obs.is_contiguous()
     if fits and not tracing() and not torch.jit.is_tracing():  # `_fused` supports these images and may be used
         planes = (torch.zeros(()) if mean is None else mean).expand(obs.shape[1:]).flatten(1).contiguous()
@@ -352,8 +370,8 @@ def _scaled(obs: Tensor, mean: Tensor | None, scale: float) -> Tensor:
 
 
 def _fused(obs: Tensor, mean: np.ndarray, scale: float) -> Tensor:
-    """Return (obs − mean)·scale of bytes [N, 4, H, W] in one pass, where torch needs three or four, with bitwise the
-    same results; in bfloat16 under autocast. mean: float32 [4, H · W].
+    """Return (obs − mean)·scale of bytes [N, 4, H, W], computed in one pass, where torch needs three or four. The
+    results are bitwise the same as torch's. Under autocast they are in bfloat16. mean: float32 [4, H · W].
     """
     n, planes, height, width = obs.shape
     half = torch.is_autocast_enabled("cpu")
@@ -376,8 +394,9 @@ def _bfloat16(number: np.float32) -> np.uint32:
 
 @compiled
 def _interleave_halves(x: np.ndarray, mean: np.ndarray, scale: np.float32, out: np.ndarray) -> None:
-    """Write (x − mean)·scale of four planes, interleaved. x: uint8 [N, 4, P]; mean: float32 [4, P]; out: uint64 [N, P],
-    four bfloat16 a pixel. One store writes a pixel: four stores keep compilers from using wide registers.
+    """Write (x − mean)·scale of four planes as bfloat16, interleaved. x: uint8 [N, 4, P]. mean: float32 [4, P]. out:
+    uint64 [N, P], four bfloat16 a pixel. One store writes a pixel, because four stores keep compilers from using wide
+    registers.
     """
     a, b, c, d = mean[0], mean[1], mean[2], mean[3]
     for n in range(x.shape[0]):
@@ -408,8 +427,8 @@ def _interleave(x: np.ndarray, mean: np.ndarray, scale: np.float32, out: np.ndar
 class CenteredImages(nn.Module):
     """Subtracts the mean image from images of bytes [N, C, H, W], so that constant parts of the screen vanish.
 
-    The mean is computed from a learner's first `ROWS` rows, then stays constant. As a floating buffer, the mean is
-    published, saved and averaged over replicas with the weights. span: the highest byte minus the lowest.
+    The mean is computed from a learner's first `ROWS` rows, and then stays constant. It is a floating buffer, so it is
+    published, saved and averaged over replicas together with the weights. span: the highest byte minus the lowest.
     """
 
     ROWS = 20_000
@@ -441,8 +460,9 @@ class CenteredImages(nn.Module):
 
 
 class SignedImages(nn.Module):
-    """Maps images of bytes [N, C, H, W] to x/128 − 1, in [−1, 0.9921875], as in GA3C. If bytes are not pixels, `low` …
-    `high` are mapped to [−1, 1].
+    """Maps images of bytes [N, C, H, W] to x/128 − 1, which is in [−1, 0.9921875], as in GA3C.
+
+    If the bytes are not pixels, `low` … `high` are mapped to [−1, 1] instead.
     """
 
     def __init__(self, low: int = 0, high: int = 255):
@@ -468,19 +488,23 @@ Tape = list[Tensor]  # each layer's output, [N, …], after its ReLU
 
 
 def join_tapes(tapes: list[Tape]) -> Tape:
-    """Join the tapes of n calls of `act`, in order: concatenate each layer's outputs along the rows."""
+    """Join the tapes (recorded layers' outputs) of n calls of `act`, in order: concatenate each layer's outputs along
+    the rows.
+    """
     return [torch.cat(outputs) for outputs in zip(*tapes, strict=True)]
 
 
 def recall(layer: nn.Conv2d | nn.Linear, x: Tensor, y: Tensor) -> Tensor:
-    """Return y, the known value of relu(layer(x)), with the gradient of relu(layer(x))."""
+    """Return y, which is the known value of relu(layer(x)), with the gradient of relu(layer(x))."""
     conv = (layer.stride, layer.padding) if isinstance(layer, nn.Conv2d) else None
     out: Tensor = _Recalled.apply(x.to(y.dtype), layer.weight.to(y.dtype), layer.bias.to(y.dtype), y, conv)  # type: ignore[union-attr]
     return out
 
 
 class _Recalled(torch.autograd.Function):
-    """Returns y; backward is that of relu(layer(x)). conv: a convolution's stride and padding; None: a linear layer."""
+    """Returns y, and computes the gradient of relu(layer(x)). conv: stride and padding of a convolution, or None for a
+    linear layer.
+    """
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, y: Tensor, conv: tuple[Any, Any] | None) -> Tensor:
@@ -503,12 +527,14 @@ class _Recalled(torch.autograd.Function):
 
 
 def mlp(*sizes: int) -> nn.Sequential:
-    """Make an MLP with these sizes and ReLU between the layers: mlp(3, 64, 1) maps float32 [..., 3] to [..., 1]."""
+    """Make an MLP with these layer sizes and ReLU between the layers. Example: mlp(3, 64, 1) maps float32 [..., 3] to
+    [..., 1].
+    """
     layers = [layer for a, b in pairwise(sizes) for layer in (nn.Linear(a, b), nn.ReLU())]
     return nn.Sequential(*layers[:-1])
 
 
 def frozen(module: nn.Module) -> Callable[..., Any]:
-    """Return the module as a function with constant weights: only the inputs get gradients."""
+    """Return the module as a function with constant weights, so that only the inputs get gradients."""
     weights = {name: x.detach() for name, x in module.named_parameters()}
     return lambda *inputs: torch.func.functional_call(module, weights, inputs)

@@ -1,8 +1,9 @@
-"""Acting with small networks without torch: NumPy computes with the weights in place.
+"""Acting with small networks without torch. NumPy computes the same function from the same weights in memory.
 
-For two layers of 64 and a few lanes, torch's calls take ten times as long as the arithmetic. `fast_player` supports
-networks of fully connected layers, with or without an LSTM or a GRU, if all parts have known types. Given the same
-noise, its players return what the network's `act` returns, except for rounding: sums have another order.
+For two layers of 64 units and a few lanes (parallel environments), torch's calls take ten times as long as the
+arithmetic. `fast_player` supports networks of fully connected layers, with or without an LSTM or a GRU, if all parts
+have known types. Given the same noise, its players return what the network's `act` returns, except for rounding,
+because sums are added in another order.
 """
 
 from __future__ import annotations
@@ -35,13 +36,14 @@ Choose = Callable[[np.ndarray, np.ndarray | None], tuple[np.ndarray, np.ndarray]
 
 
 class ArrayPlayer(Player):
-    """A player whose `act` takes rows and returns outputs as NumPy arrays; its states are tensors."""
+    """A player whose `act` takes and returns NumPy arrays. Its recurrent states are tensors."""
 
 
 def fast_player(policy: Player) -> ArrayPlayer | None:
-    """Make a player that acts like this network, with the same weights in memory; None: the network isn't supported.
+    """Make a player that acts like this network, with the same weights in memory. Return None if the network isn't
+    supported.
 
-    The weights must stay in place: first bind the network to FlatParams (weights.params).
+    The weights must stay in place. So first bind the network to FlatParams (weights.params).
     """
     make = PLAYERS.get(type(policy))
     if make is None or not _is_plain(cast("Policy", policy)):
@@ -53,7 +55,7 @@ def fast_player(policy: Player) -> ArrayPlayer | None:
 
 
 class _Unknown(Exception):
-    """A part of the network has an unsupported type."""
+    """Raised if a part of the network has an unsupported type."""
 
 
 def _is_plain(policy: Policy) -> bool:
@@ -73,7 +75,7 @@ FLOAT = np.dtype(np.float32)
 
 @compiled
 def _add(x: np.ndarray, bias: np.ndarray, cut: bool) -> None:
-    """Add bias [n] to rows x [B, n] in place. cut: then replace negative numbers by 0, but keep NaN."""
+    """Add bias [n] to rows x [B, n] in place. cut: then replace negative numbers by 0 (ReLU), but keep NaN."""
     for row in range(len(x)):
         for i in range(len(bias)):
             y = x[row, i] + bias[i]
@@ -81,7 +83,9 @@ def _add(x: np.ndarray, bias: np.ndarray, cut: bool) -> None:
 
 
 def _dense(layer: nn.Module, activation: nn.Module | None) -> Layer:
-    """Return the layer x·Wᵀ + b, followed by its activation, as a function. Raises _Unknown: not a Linear."""
+    """Return a function that computes the layer x·Wᵀ + b and its activation. Raises _Unknown if `layer` is not a
+    Linear.
+    """
     if type(layer) not in (Linear, nn.Linear):
         raise _Unknown
     layer = cast("nn.Linear", layer)
@@ -90,7 +94,7 @@ def _dense(layer: nn.Module, activation: nn.Module | None) -> Layer:
 
 
 def _matrix(weight: Tensor, bias: np.ndarray, activation: nn.Module | None) -> Layer:
-    """Return the layer x·W + b with W [n, m], followed by its activation, as a function of arrays."""
+    """Return a function of arrays that computes the layer x·W + b, with W [n, m], and its activation."""
     wide, turned, size = weight.detach(), weight.detach().numpy(), weight.numel()
     least, most = 1 + (size > VECTOR), (VECTOR if weight.shape[1] == 1 else PRODUCT) // size  # rows in NumPy
     cut, curved = type(activation) is nn.ReLU, type(activation) is nn.Tanh
@@ -104,7 +108,7 @@ def _matrix(weight: Tensor, bias: np.ndarray, activation: nn.Module | None) -> L
 
 
 def _stack(layers: Iterable[nn.Module]) -> list[Layer]:
-    """Convert a sequence of layers and activations to functions. Raises _Unknown: a layer is not a Linear."""
+    """Convert a sequence of layers and activations to functions. Raises _Unknown if a layer is not a Linear."""
     left, found = list(layers), list[Layer]()
     while left:
         layer = left.pop(0)
@@ -119,7 +123,7 @@ def _through(layers: list[Layer], x: np.ndarray) -> np.ndarray:
 
 
 def _known(torso: Any) -> MLP:
-    """Return the torso if it is an MLP. Raises _Unknown: it is not."""
+    """Return the torso if it is an MLP. Raises _Unknown if it is not."""
     if type(torso) is not MLP:
         raise _Unknown
     return torso
@@ -134,7 +138,9 @@ def _array(x: Tensor) -> np.ndarray:
 
 
 def _read(torso: MLP, inputs: Any) -> Read:
-    """Make the function that flattens the torso's observations. Raises _Unknown: preprocessing other than Normalize."""
+    """Make the function that flattens the torso's observations. Raises _Unknown if observations are preprocessed in
+    another way than by Normalize.
+    """
     if inputs is not None and (type(inputs) is not Normalize or any(inputs.sets)):
         raise _Unknown
     moments = {} if inputs is None else dict(zip(inputs.paths, inputs.moments, strict=True))
@@ -228,7 +234,10 @@ CELLS: dict[type[nn.Module], Callable[..., tuple[np.ndarray, ...]]] = {LSTMCell:
 
 
 class _Behind:
-    """The part after the torso: previous action and reward, and a core. Raises _Unknown: the part is not supported."""
+    """The part of a network after the torso: adds the previous action and reward, and computes the core.
+
+    Raises _Unknown if this part is not supported.
+    """
 
     def __init__(self, policy: TorsoPolicy):
         self.head, self.previous, self.clipped, core = policy.head, policy.previous, policy.clipped, policy.core
@@ -272,8 +281,9 @@ GUARDS = {"none": 0, "plus": 1, "max": 2}  # codes of action_heads' guards of lo
 
 @compiled
 def _choose(params: np.ndarray, noise: np.ndarray, guard: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return actions int64 [N] and their log-probabilities float32 [N], from logits [N, n]. Noise [N, 1] draws by the
-    inverse CDF, or takes the last action if a logit is NaN; empty noise [0, 1] takes the greatest logit.
+    """Return actions int64 [N] and their log-probabilities float32 [N], from logits [N, n]. With noise [N, 1], draw by
+    the inverse cumulative distribution. If a logit is NaN, take the last action. With empty noise [0, 1], take the
+    greatest logit.
     """
     rows, n = params.shape
     action, logp, weight = np.zeros(rows, np.int64), np.empty(rows, np.float32), np.empty(n, np.float32)
@@ -333,7 +343,7 @@ def _gaussian(head: Gaussian) -> Choose:
     span = np.where(half > 0, half, ONE)
 
     def choose(params: np.ndarray, noise: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
-        """Return actions, and log-probabilities that are computed from the rounded actions."""
+        """Return actions and their log-probabilities. The latter are computed from the rounded actions."""
         inner = params if noise is None else params + np.exp(log_std) * _normal(noise)
         action = inner if middle is None else middle + half * inner
         inner = action if middle is None else (action - middle) / span
@@ -364,7 +374,7 @@ class _NetworkPlayer(ArrayPlayer):
 
     @np.errstate(all="ignore")
     def act(self, step: Batch, state: Batch) -> tuple[Batch, Batch]:
-        """See Policy.act. NaN causes no warning here, since the learner stops at NaN."""
+        """See Policy.act. NaN causes no warning here, because the learner stops at NaN."""
         x, after = _through(self.torso, self.read(step["obs"])), Batch()
         if self.behind is not None:
             x, after = self.behind(x, step, state)
@@ -375,7 +385,7 @@ class _NetworkPlayer(ArrayPlayer):
 
     @abstractmethod
     def outputs(self, x: np.ndarray, step: Batch) -> Batch:
-        """Return the network's outputs from x [B, n], the heads' input in rows [B]."""
+        """Return the network's outputs in rows [B]. x [B, n]: the input of the heads."""
 
     def spec(self) -> Spec:
         return self.policy.spec()
@@ -493,7 +503,7 @@ class _DeterministicPlayer(_NetworkPlayer):
 
 
 class _CriticsPlayer(ArrayPlayer):
-    """Player for SAC's and TD3's networks, which computes only the actor."""
+    """Player for the networks of SAC and TD3. It computes only the actor."""
 
     def __init__(self, policy: CriticsNetwork):
         trunk, head, space = cast("Flat", policy.trunk), cast("Any", policy.box), policy.actions.space
@@ -521,7 +531,7 @@ class _CriticsPlayer(ArrayPlayer):
         return {"action": action.reshape(len(raw), *self.shape)}, {}
 
     def _drawn(self, raw: np.ndarray, noise: np.ndarray | None) -> np.ndarray:
-        """Return the input of tanh: the mean, or with noise a normal draw."""
+        """Return the input of tanh: the mean, or, if noise is given, a normal draw."""
         mean, log_std = raw[:, : self.size], raw[:, self.size :]
         if noise is None:
             return mean

@@ -1,4 +1,4 @@
-"""Interfaces of networks, torsos and players; running statistics.
+"""Base classes of networks, torsos and players, and running statistics that normalize inputs, returns and values.
 
 Users inherit `Policy` for a whole network, or `Torso` for its first part. Acting uses only the methods of `Player`.
 """
@@ -22,9 +22,9 @@ from polyplay.nets.layers import Axis, AxisSegment, Linear, Tape, TensorAxes, ax
 
 
 class Player:
-    """Chooses actions in B lanes: a Policy, a bot or a tree search. Players without a network inherit these defaults.
+    """Chooses actions in B lanes (parallel environments). A player is a Policy, a bot or a tree search.
 
-    A lane is one parallel environment.
+    Players without a network inherit these defaults.
     """
 
     noise: int = 0  # number of uniform numbers in (0, 1) that `act` takes per lane and step
@@ -34,34 +34,38 @@ class Player:
         """See Policy.act."""
 
     def spec(self) -> Spec:
-        """Return the fields of `act`'s outputs for one lane; {}: rows of this player are not stored."""
+        """Return the fields of `act`'s outputs for one lane. If this is {}, the rows of this player are not stored."""
         return {}
 
     def state_spec(self) -> Spec:
-        """Return the fields of one lane's state between rows, such as a recurrent state; {}: no state."""
+        """Return the fields of one lane's state between rows, such as a recurrent state. {} means that there is no
+        state.
+        """
         return {}
 
     def initial(self, lanes: int) -> Batch:
-        """Return the state before the first step: zeros [lanes, …], on the weights' device."""
+        """Return the state before the first step: zeros [lanes, …] on the device of the weights."""
         return {}
 
     def reward_scale(self) -> float | Tensor:
-        """Return the factor of rewards in losses, a number or []; 1 unless the network tracks the size of returns."""
+        """Return the factor by which losses multiply rewards, a number or a tensor []. It is 1 unless the network
+        tracks the size of returns.
+        """
         return 1.0
 
     def cache_weights(self) -> None:
-        """From this call, act with copies of the large weights in bfloat16, if the network computes in bfloat16.
-
-        The caller repeats this call whenever the weights have changed. Without copies, every pass converts the weights.
+        """Copy the large weights to bfloat16 and act with these copies, if the network computes in bfloat16. The caller
+        repeats this call whenever the weights have changed. Without copies, every pass converts the weights.
         """
 
 
 class Policy(nn.Module, Player):
-    """A network that acts in B lanes and evaluates T+1 rows of them: both compute the same function of the weights.
+    """A network that acts in B lanes (parallel environments) and evaluates rollouts of T+1 rows (steps) of these lanes.
 
-    Your own network inherits this class and defines `spec`, `act` and `unroll`; with a memory, also `state_spec` and
-    `initial`. The same weights, rows and noise must give the same outputs: draw nothing from torch's generator. If a
-    network by `module:callable` has wrong shapes or types, a UserError is raised at the start (nets.factory).
+    Acting and evaluating compute the same function of the weights. Your own network inherits this class and defines
+    `spec`, `act` and `unroll`. If it has a memory, it also defines `state_spec` and `initial`. The same weights, rows
+    and noise must give the same outputs, so draw nothing from torch's generator. If a network by `module:callable` has
+    wrong shapes or types, a UserError is raised at the start (nets.factory).
     """
 
     bf16: bool | None = None  # whether the torso computes in bfloat16; None: the user cannot choose the precision
@@ -71,16 +75,20 @@ class Policy(nn.Module, Player):
     settles: bool = False  # whether `settle` changes weights
 
     def spec(self) -> Spec:
-        """Return the fields per lane of `act`'s outputs: "action" in the environment's form, and inputs of losses."""
+        """Return the fields of `act`'s outputs per lane: "action" in the environment's form, and inputs of losses."""
         raise NotImplementedError
 
     def act(self, step: Batch, state: Batch) -> tuple[Batch, Batch]:
-        """Choose actions in one row of B lanes. The caller turns gradients off.
+        """Choose actions in one row (one step) of B lanes. The caller turns gradients off.
 
-        step: obs [B, …]; reward float32 [B] that came with obs; first bool [B], true where an episode begins; mask
-        bool, if the environment has legal actions; events float32 [B, E], if the environment counts events; noise
-        float32 [B, noise], without which actions are the most probable ones; epsilon float32 [B], if the system
-        explores by epsilon.
+        step: dict of the row's data, with these entries:
+            obs: observations [B, …].
+            reward: float32 [B], the reward that came with obs.
+            first: bool [B], true where an episode begins.
+            mask: bool, the legal actions, if the environment has masks.
+            events: float32 [B, E], if the environment counts events.
+            noise: float32 [B, noise], uniform numbers. Without noise, actions are the most probable ones.
+            epsilon: float32 [B], if the system explores by epsilon.
         state: [B, …] as in `state_spec`. The state counts as zero where `first` is true.
 
         Returns the outputs [B, …] that `spec` lists, and the state after the row.
@@ -88,29 +96,37 @@ class Policy(nn.Module, Player):
         raise NotImplementedError
 
     def unroll(self, batch: Batch, state: Batch) -> Batch:
-        """Compute what losses need from rows, with gradient, under the present weights.
+        """Compute what losses need from rows, with gradient, by the present weights.
 
-        batch: rows [T+1, B, …] as in docs/concepts/rows.md, with the actions taken. state: [B, …], before row 0.
-        Returns outputs [T+1, B]: losses of actors and critics need float32 logp, the policy's entropy, and value.
+        batch: rows [T+1, B, …] as in docs/concepts/rows.md, with the actions taken. state: the state before row 0, [B,
+            …].
+        Returns outputs [T+1, B]. Losses of actor-critic methods need float32 logp, the policy's entropy, and value.
         """
         raise NotImplementedError
 
     def observe(self, batch: Batch) -> None:
-        """Update running statistics, which are floating buffers, from rows [T+1, B, …] of acting."""
+        """Update running statistics from rows [T+1, B, …] of acting. These statistics are floating buffers of the
+        network.
+        """
 
     def observe_targets(self, target: Tensor, batch: Batch) -> None:
-        """Update running statistics from the values' targets [T, B]. batch: the targets' rows [T+1, B]."""
+        """Update running statistics from the targets of the values, [T, B]. batch: rows of the targets, [T+1, B]."""
 
     def settle(self) -> None:
-        """Rescale weights to the new statistics after an update, so that the outputs stay the same."""
+        """After an update, rescale weights to the new statistics, so that the outputs stay the same."""
 
     def rewarded(self, rows: Batch) -> Batch:
-        """Return the rows with the reward that the policy computes from events, or unchanged if it computes none."""
+        """Return the rows with the reward that the policy computes from events. If it computes none, return the rows
+        unchanged.
+        """
         return rows
 
 
 class PolicyFactory:
-    """Makes a policy; every call makes the same modules. Workers get the pickled factory, never weights."""
+    """Makes a policy. Every call makes the same modules.
+
+    Workers get the pickled factory, and make the policy themselves. They never get weights in this way.
+    """
 
     def __call__(self) -> Policy:
         """Make a policy on the CPU, with weights from torch's global generator."""
@@ -133,9 +149,9 @@ class PolicyFactory:
 
 
 class Torso(nn.Module):
-    """First part of a network, before core and heads: makes features of observations.
+    """First part of a network, before core and heads. It computes features of observations.
 
-    Your own torso inherits this class, sets `features` and defines `forward`. All else has defaults.
+    Your own torso inherits this class, sets `features` and defines `forward`. Everything else has defaults.
     """
 
     features: int = 0  # number of features that `forward` returns per row
@@ -149,16 +165,16 @@ class Torso(nn.Module):
     tiled: bool = False  # whether all layers are Linear, so that rows of zeros may be added
 
     def forward(self, obs: Tree) -> Tensor:
-        """Return float32 [N, features] of observations [N, …], a tensor or a dict of tensors."""
+        """Return features float32 [N, features] of observations [N, …], which are a tensor or a dict of tensors."""
         raise NotImplementedError
 
     def recall(self, obs: Tree, tape: Tape) -> Tensor:
-        """Return forward(obs) by the outputs that `forward` recorded on the tape with these weights, with gradients."""
+        """Return forward(obs), with gradients, from outputs that `forward` recorded on the tape with these weights."""
         raise NotImplementedError
 
     @property
     def core_features(self) -> int:
-        """The number of features without those of units."""
+        """Number of features, without those that describe units."""
         return self.features - self.unit_features
 
 
@@ -180,8 +196,9 @@ BOUND = 10.0  # default bound of normalized numbers
 class RunningMoments(nn.Module):
     """Running mean and variance of rows [n, *shape] in float64, updated batch by batch (Chan et al. 1979).
 
-    `second` is the second moment about `origin`, the mean of the first batch, which all replicas share. With separate
-    origins, the average of `second` would lack the variance between replicas. The first batch counts as one row.
+    `second` is the second moment about `origin`, which is the mean of the first batch. All replicas share `origin`.
+    With separate origins, the average of `second` would lack the variance between replicas. The first batch counts as
+    one row.
     """
 
     mean: Tensor
@@ -212,7 +229,7 @@ class RunningMoments(nn.Module):
 
     @torch.no_grad()
     def observe(self, rows: Tensor) -> None:
-        """Update the moments from rows [n, *shape]; numbers that are not finite count as the mean."""
+        """Update the moments from rows [n, *shape]. Numbers that are not finite count as the mean."""
         known, x = float(self.count), torch.where(rows.isfinite(), rows.double(), self.mean).clamp(-LARGEST, LARGEST)
         weight = len(rows) / (known + len(rows))
         if known:
@@ -229,11 +246,11 @@ def is_pixels(field: Field) -> bool:
 
 
 class Normalize(nn.Module):
-    """Normalizes each number of observations to mean 0 and deviation 1. Images of bytes and leaves in `classes` pass
-    unchanged.
+    """Normalizes each number of observations to mean 0 and deviation 1.
 
+    Images of bytes, and leaves in `classes`, pass unchanged.
     sets: paths of leaves [units, numbers] whose first number says whether a unit is present. This number passes
-    unchanged. The other numbers have the same moments for all units, learned from present units only.
+        unchanged. The other numbers have the same moments for all units, learned from present units only.
     """
 
     def __init__(self, obs: Spec, sets: Sequence[str] = (), bound: float = BOUND, classes: Collection[str] = ()):
@@ -256,7 +273,9 @@ class Normalize(nn.Module):
         return tree.nest(flat)
 
     def observe(self, obs: Tree) -> None:
-        """Update the moments from rows [T+1, B, ...] without the last, which counts as the next rollout's first row."""
+        """Update the moments from rows [T+1, B, ...]. The last row is left out, because it counts as the next rollout's
+        first row.
+        """
         flat = dict(tree.leaves(obs))
         for path, one, moments in zip(self.paths, self.sets, self.moments, strict=True):
             rows = flat[path][:-1].flatten(0, 1)
@@ -267,7 +286,9 @@ class Normalize(nn.Module):
 
 @compiled
 def _discounted(reward: np.ndarray, goes_on: np.ndarray, gamma: np.float32) -> np.ndarray:
-    """Return G_t = r_t + γ·G_{t-1} float32 [T, B] with G = 0 before row 0, and G_t = 0 where `goes_on` is False."""
+    """Return discounted sums G_t = r_t + γ·G_{t-1}, float32 [T, B]. G is 0 before row 0, and G_t is 0 where `goes_on`
+    is False.
+    """
     sums = np.zeros_like(reward)
     for b in range(reward.shape[1]):
         before = np.float32(0.0)
@@ -278,11 +299,12 @@ def _discounted(reward: np.ndarray, goes_on: np.ndarray, gamma: np.float32) -> n
 
 
 class ReturnScale(nn.Module):
-    """Size of discounted returns G: the root of the running mean of G², by which losses divide rewards.
+    """Tracks the size of discounted returns G, so that losses can divide rewards by it. The size is the root of the
+    running mean of G².
 
     G_t = r_t + γ·G_{t-1} is summed forward in a rollout. G is 0 before row 1 and in every first row of an episode, so
-    short rollouts have short sums. The mean of G is not subtracted, unlike in Gymnasium's NormalizeReward: a constant
-    reward also has a size.
+    short rollouts have short sums. Unlike in Gymnasium's NormalizeReward, the mean of G is not subtracted, because a
+    constant reward also has a size.
     """
 
     total: Tensor
@@ -295,7 +317,7 @@ class ReturnScale(nn.Module):
         self.register_buffer("count", torch.zeros(()))
 
     def scale(self) -> Tensor:
-        """Return the factor of rewards [], 1/size; it is 1 while all returns are 0."""
+        """Return the factor of rewards [], which is 1/size. It is 1 while all returns are 0."""
         return torch.where(self.total > 0, (self.count / self.total.clamp_min(1e-30)).sqrt(), 1.0)
 
     @torch.no_grad()
@@ -331,20 +353,23 @@ def task_axis(tasks: tuple[str, ...], what: str = "value") -> Axis:
 
 
 class TaskValues(nn.Module):
-    """Selects each row's value among a head's outputs, one per task. tasks: names of the tasks; (): a single output."""
+    """Selects each row's value among the outputs of a value head, which has one output per task.
+
+    tasks: names of the tasks. If this is (), there is a single output.
+    """
 
     def __init__(self, tasks: tuple[str, ...]):
         super().__init__()
         self.tasks = tasks
 
     def forward(self, outputs: Tensor, task: Tensor | None) -> Tensor:
-        """Return values [N] of outputs [N, tasks]. task: int64 [N], each row's task; None: the first task."""
+        """Return values [N] of outputs [N, tasks]. task: int64 [N], each row's task, or None for the first task."""
         if task is None or outputs.shape[1] == 1:
             return outputs[:, 0]
         return outputs.gather(1, task[:, None]).squeeze(1)
 
     def scale_of(self, task: Tensor | None, like: Tensor) -> Tensor | None:
-        """Return σ, the unit of each row's value, in the shape of `like`; None if values are not normalized."""
+        """Return σ, the unit of each row's value, in the shape of `like`. Return None if values are not normalized."""
         return None
 
     def observe(self, target: Tensor, task: Tensor | None, valid: Tensor) -> None:
@@ -355,12 +380,14 @@ class TaskValues(nn.Module):
 
 
 class PopArt(TaskValues):
-    """Values normalized by statistics of their targets. Buffers, each [tasks]:
+    """Values normalized by running statistics of their targets, one set of statistics per task.
 
-    mean: μ, the running mean of targets. second: the targets' running second moment about `origin`, the mean before the
-    last update; so float32 keeps deviations far smaller than the mean, and replicas can average their statistics. A
-    replica without rows of a task keeps the task's statistics, so the average moves less. shift, scale: the μ and σ
-    that the head's weights assume; `settle` updates them.
+    A replica without rows of a task keeps the task's statistics, so the average moves less. Buffers, each [tasks]:
+    mean: μ, the running mean of targets.
+    second: the targets' running second moment about `origin`.
+    origin: the mean before the last update. Because of it, float32 keeps deviations far smaller than the mean, and
+        replicas can average their statistics.
+    shift, scale: the μ and σ that the head's weights assume. `settle` updates them.
     """
 
     mean: Tensor
@@ -382,7 +409,7 @@ class PopArt(TaskValues):
         return (self.second - (self.mean - self.origin).square()).clamp_min(0.0)
 
     def forward(self, outputs: Tensor, task: Tensor | None) -> Tensor:
-        """See TaskValues.forward; the result is not normalized: σ·n + μ."""
+        """See TaskValues.forward. The result is not normalized: it is σ·n + μ."""
         number = outputs.new_zeros(outputs.shape[0], dtype=torch.int64) if task is None else task
         return super().forward(outputs, task) * self.scale[number] + self.shift[number]
 
@@ -392,10 +419,10 @@ class PopArt(TaskValues):
 
     @torch.no_grad()
     def observe(self, target: Tensor, task: Tensor | None, valid: Tensor) -> None:
-        """Update μ and ν from valid targets G [T, B] of tasks int64 [T, B]; E is the mean over a task's rows:
+        """Update the statistics μ and ν from valid targets G [T, B] of tasks int64 [T, B].
 
-        μ ← (1 − β)·μ + β·E[G], ν ← (1 − β)·ν + β·E[G²] (Hessel et al. 2019, equation 4), where ν is about the old μ.
-        Statistics of tasks without a row stay as they are.
+        μ ← (1 − β)·μ + β·E[G], ν ← (1 − β)·ν + β·E[G²] (Hessel et al. 2019, equation 4). Here, E is the mean over a
+        task's rows, and ν is about the old μ. Statistics of tasks without a row stay as they are.
         """
         n = len(self.mean)
         number = torch.zeros_like(valid, dtype=torch.int64) if task is None else task
@@ -411,7 +438,9 @@ class PopArt(TaskValues):
 
     @torch.no_grad()
     def settle(self, head: Linear) -> None:
-        """Set w ← w·σ_old/σ, b ← (σ_old·b + μ_old − μ)/σ. Values stay the same (van Hasselt et al. 2016, prop. 1)."""
+        """Rescale the head's weights, so that values stay the same (van Hasselt et al. 2016, prop. 1). w ← w·σ_old/σ, b
+        ← (σ_old·b + μ_old − μ)/σ.
+        """
         deviation = self.variance().sqrt().clamp(LOWEST, HIGHEST)
         head.weight.mul_((self.scale / deviation)[:, None])
         head.bias.copy_((self.scale * head.bias + self.shift - self.mean) / deviation)

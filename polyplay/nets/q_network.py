@@ -1,9 +1,10 @@
-"""Networks of action values: heads, QNetwork and DPGNetwork.
+"""Networks of action values: QNetwork for Q-learning, and DPGNetwork for real actions, with their heads.
 
-QNetwork is the network of Q-learning, and a policy that acting loops use like any other.
+Acting loops use both like any other policy. In QNetwork, a torso (first part of a network) computes features of
+observations. An optional core and a head follow. The head maps features to q [N, A], or to logits [N, A, K] over K
+atoms.
 
-A torso makes features of observations; then come an optional core and a head: features → q [N, A], or logits [N, A, K]
-over K atoms. Shapes are as in TorsoPolicy. In the same batches, `act` and `unroll` give bitwise the same values.
+Shapes are as in TorsoPolicy. In the same batches, `act` and `unroll` give bitwise the same values.
 """
 
 from __future__ import annotations
@@ -47,11 +48,11 @@ _A, _B, _C = (x - (1 << 64) for x in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x
 
 
 class Noisy(nn.Module):
-    """Noisy linear layer: y = W·x + b + ε_out ⊙ (S·(ε_in ⊙ x) + s). The factorized noise ε is separate for every row or
-    shared by all rows.
+    """Noisy linear layer: y = W·x + b + ε_out ⊙ (S·(ε_in ⊙ x) + s), with learned scales S and s of the noise.
 
-    W and b start as in `initialize`, S and s at σ₀/√inputs. ε = sgn(z)·√|z| for standard normal z, which is cut off
-    beyond ±2 in variant "zoo" (dqn_zoo). bias: whether b exists; s always exists.
+    The factorized noise ε is separate for every row or shared by all rows. W and b start as in `initialize`, S and s at
+    σ₀/√inputs. ε = sgn(z)·√|z| for standard normal z. In variant "zoo" (dqn_zoo), z is cut off beyond ±2. bias: whether
+    b exists. s always exists.
 
     With separate noise, the formula is computed as it stands, without a noisy matrix for each row. If many rows share
     the noise, the matrix W + S ⊙ ε_out·ε_inᵀ is made, so that one product replaces two, forward and backward.
@@ -66,7 +67,9 @@ class Noisy(nn.Module):
         self.inputs, self.noise = inputs, inputs + outputs
 
     def forward(self, x: Tensor, noise: Tensor | None = None) -> Tensor:
-        """Return [N, outputs] of x [N, inputs]. noise [N or 1, inputs + outputs]: ε_in and ε_out; None: no noise."""
+        """Return outputs [N, outputs] of x [N, inputs]. noise [N or 1, inputs + outputs]: ε_in and ε_out. None: there
+        is no noise.
+        """
         if noise is not None and len(noise) == 1 and len(x) >= MANY:
             before, behind = noise[0].split((self.inputs, len(noise[0]) - self.inputs))
             weight = torch.addcmul(self.mean.weight, self.spread.weight, torch.outer(behind, before))
@@ -80,13 +83,15 @@ class Noisy(nn.Module):
 
 
 def keys(uniforms: Tensor) -> Tensor:
-    """Make keys int64 [N] from the last COLUMNS columns of uniform numbers float32 [N, columns]."""
+    """Make keys of noise, int64 [N], from the last COLUMNS columns of uniform numbers float32 [N, columns]."""
     high, low = (uniforms[:, -COLUMNS:].double() * 2.0**_BITS).long().unbind(1)
     return (high << _BITS) | low
 
 
 def draw_noise(key: Tensor, n: int, variant: str) -> Tensor:
-    """Return ε float32 [N, n] from keys int64 [N]: 16 bits of a key's hash choose the quantile of each number."""
+    """Return the noise ε float32 [N, n] that belongs to keys int64 [N]. For each number, 16 bits of a hash of the key
+    choose the number's quantile.
+    """
     bits = _mix(_mix(key + _A).unsqueeze(1) + _steps(-(-n // 4), key.device)).view(torch.int16)[:, :n]
     table = _table(VARIANTS[variant][0], key.device).expand(len(key), -1)
     return table.gather(1, bits.long().add_(2**15))  # takes a fifth of the time of table[bits]
@@ -94,7 +99,7 @@ def draw_noise(key: Tensor, n: int, variant: str) -> Tensor:
 
 @functools.cache
 def _steps(n: int, device: torch.device) -> Tensor:
-    """Return A·1 … A·n in int64, which wraps. Traces get these numbers as constants, since compilers assume that
+    """Return A·1 … A·n in int64, which wraps around. Traces get these numbers as constants. Compilers assume that
     indices do not wrap, and would write beyond a loop's end.
     """
     with _disable_current_modes():
@@ -131,7 +136,9 @@ def _table(how: str, device: torch.device) -> Tensor:
 
 
 def greedy_action(q: Tensor, mask: Tensor | None = None) -> Tensor:
-    """Return the action, int64 [...], with the highest q [..., A]; with `mask` (bool [..., A]) the best legal one."""
+    """Return the action, int64 [...], with the highest q [..., A]. With `mask` (bool [..., A]), illegal ones are left
+    out.
+    """
     if mask is None:
         return q.argmax(-1)
     if mask.shape != q.shape:
@@ -140,8 +147,8 @@ def greedy_action(q: Tensor, mask: Tensor | None = None) -> Tensor:
 
 
 def take_action(scores: Tensor, action: Tensor) -> Tensor:
-    """Return the scores of the actions [...], with gradient: [...] of scores [..., A], or [..., K] of scores
-    [..., A, K]. Raises ValueError: the shapes do not fit.
+    """Return the scores of the given actions [...], with gradient. The result is [...] for scores [..., A], and [...,
+    K] for scores [..., A, K]. Raises ValueError if the shapes do not fit.
     """
     lead = action.shape
     if scores.shape[: len(lead)] != lead or scores.ndim - len(lead) not in (1, 2):
@@ -156,18 +163,21 @@ def support(low: float, high: float, like: Tensor) -> Tensor:
 
 
 def expected_value(logits: Tensor, low: float, high: float) -> Tensor:
-    """Return the means Σ z·p, [...], of distributions over atoms z that have logits [..., K]."""
+    """Return the means Σ z·p, [...], of distributions over atoms z (evenly spaced values) that have logits [..., K]."""
     return (logits.softmax(-1) * support(low, high, logits)).sum(-1)
 
 
 class QHead(nn.Module):
-    """Values of `actions` actions. atoms: number of atoms per action, whose logits are returned; 0: plain values.
+    """Head that computes the values of `actions` actions.
 
-    dueling: two branches give Q = V + A − mean_a A (Wang et al. 2016), atom by atom (Hessel et al. 2018). scale: factor
-    of the gradient to the features (1/√2 in the dueling paper). hidden: width of a hidden layer with ReLU in each
-    branch, 0 for none. noisy: a variant of Noisy for every layer, or none. sigma: Noisy's initial σ·√inputs; None: the
-    variant's. bias of the last layer of Q or A: one for "each" action, one "shared" by all actions (tuned double DQN),
-    or "none", as in all last layers of dqn_zoo's Rainbow.
+    atoms: number of atoms per action, whose logits are returned. 0: plain values are returned.
+    dueling: two branches give Q = V + A − mean_a A (Wang et al. 2016), atom by atom (Hessel et al. 2018).
+    scale: factor of the gradient to the features (1/√2 in the dueling paper).
+    hidden: width of a hidden layer with ReLU in each branch. 0: no hidden layer.
+    noisy: variant of Noisy that every layer uses, or none.
+    sigma: Noisy's initial σ·√inputs. None: the variant's.
+    bias: biases of the last layer of Q or A: one for "each" action, one "shared" by all actions (tuned double DQN), or
+        "none", as in all last layers of dqn_zoo's Rainbow.
     """
 
     def __init__(
@@ -206,8 +216,8 @@ class QHead(nn.Module):
         self.noise = sum(self.noises)
 
     def forward(self, x: Tensor, key: Tensor | None = None, bf16: bool = False) -> Tensor:
-        """Return q float32 [N, A] or logits [N, A, K] of x [N, inputs]. key: keys of the noise, int64 [N or 1]; None:
-        no noise. bf16: whether hidden layers compute in bfloat16.
+        """Return q float32 [N, A] or logits [N, A, K] of x [N, inputs]. key: keys of the noise, int64 [N or 1]. None:
+        there is no noise. bf16: whether hidden layers compute in bfloat16.
         """
         if self.scale != 1.0 and x.requires_grad:
             x.register_hook(lambda grad: grad * self.scale)
@@ -242,12 +252,15 @@ Choice = tuple[Tensor, Tensor, Tensor]
 
 
 def epsilon_greedy(q: Tensor, mask: Tensor | None, noise: Tensor, epsilon: Tensor | None) -> Choice:
-    """Choose actions by q float32 [B, A]. mask bool [B, A]: legal actions; None: all. noise [B, CHANCE or more]:
-    uniform. epsilon [B]: the probability of a random legal action instead of the best one; None: 0.
+    """Choose actions by q float32 [B, A]: with probability epsilon a random legal action, else the best one.
 
-    Return [B] each: action int64, max_a Q over legal actions, Q of the action. Ties are broken at random. On a CPU this
-    is one compiled loop: thirty torch operations on few numbers take longer than a small network, and if another thread
-    runs, each operation waits for the interpreter.
+    mask: legal actions, bool [B, A]. None: all actions are legal.
+    noise: uniform numbers [B, CHANCE or more]. They also break ties at random.
+    epsilon: probabilities [B]. None: 0.
+    Return [B] each: action int64, max_a Q over legal actions, Q of the action.
+
+    On a CPU this is one compiled loop. Thirty torch operations on few numbers would take longer than a small network.
+    If another thread runs, each of them would also wait for the interpreter.
     """
     if q.device.type != "cpu" or tracing():
         return by_torch(q, mask, noise, epsilon)
@@ -262,8 +275,8 @@ def epsilon_greedy(q: Tensor, mask: Tensor | None, noise: Tensor, epsilon: Tenso
 def epsilon_greedy_loop(
     q: np.ndarray, legal: np.ndarray, noise: np.ndarray, epsilon: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Compute epsilon_greedy of arrays: q float32 and legal bool [B, A], noise [B, 3 or more] and epsilon [B] float32.
-    NaN counts as the greatest value, as in torch.
+    """Compute epsilon_greedy on arrays. NaN counts as the greatest value, as in torch. q: float32 [B, A]. legal: bool
+    [B, A]. noise: float32 [B, 3 or more]. epsilon: float32 [B].
     """
     rows, actions = q.shape
     action, value, chosen = np.empty(rows, np.int64), np.empty(rows, np.float32), np.empty(rows, np.float32)
@@ -285,7 +298,7 @@ def epsilon_greedy_loop(
 
 @inlined
 def _nth_of(among: np.ndarray, u: np.float32) -> int:
-    """Return the index of a True in `among`, bool [A], chosen by the uniform number u; 0 if none is True."""
+    """Return the index of a True in `among`, bool [A], chosen by the uniform number u. If none is True, return 0."""
     count = 0
     for marked in among:
         count += marked
@@ -319,8 +332,11 @@ def random_choice(among: Tensor, u: Tensor) -> Tensor:
 
 
 class QNetwork(TorsoPolicy):
-    """Action values of Discrete actions. previous: the core (without a core, the head) also takes the previous action
-    and the reward that came with the observation, 0 on first rows. clipped: this reward is clipped to ±1 (not in R2D2).
+    """Network of Q-learning: computes the values of Discrete actions.
+
+    previous: the core also takes the previous action, and the reward that came with the observation. Without a core,
+        the head takes them. Both are 0 on first rows of episodes.
+    clipped: this reward is clipped to ±1 (not in R2D2).
     support: values of the lowest and highest atom.
     """
 
@@ -346,12 +362,14 @@ class QNetwork(TorsoPolicy):
         self.noise = CHANCE + (COLUMNS if head.noise else 0)
 
     def act(self, step: Batch, state: Batch) -> tuple[Batch, Batch]:
-        """Act in one row [B] of obs, reward, first; mask, if it exists; noise [B, noise]; epsilon [B], the probability
-        of a random legal action instead of the best one. Without noise, the action is the best under weights without
-        noise, or the first of several best.
+        """Choose actions in one row (one step) of B lanes. The caller turns gradients off.
 
-        Return {"action", "value": max_a Q over legal actions, "chosen": Q of the action}, [B] each, and the state after
-        the row. The caller turns gradients off.
+        step: obs, reward, first; mask, if it exists; noise [B, noise]; epsilon [B], the probability of a random legal
+            action instead of the best one. Without noise, the weights have no noise either, and the action is the first
+            of the best ones.
+
+        Return {"action", "value", "chosen"}, [B] each, and the state after the row. "value" is max_a Q over legal
+        actions, and "chosen" is Q of the action.
         """
         noise, epsilon, mask = step.get("noise"), step.get("epsilon"), step.get("mask")
         key = None if noise is None or not self.head.noise else keys(noise)
@@ -371,8 +389,9 @@ class QNetwork(TorsoPolicy):
         return {"action": action, "value": value, "chosen": chosen}, after
 
     def unroll(self, batch: Batch, state: Batch) -> Batch:
-        """Return {"value", "chosen"} [T+1, B], as `act` does, for rows of obs, reward, first, action, [T+1, B] each;
-        mask, if it exists; noise, to make the weights as noisy as in acting. state: before row 0.
+        """Return {"value", "chosen"} [T+1, B], as `act` does, for rows of a rollout. state: the state before row 0.
+        batch: obs, reward, first, action, [T+1, B] each; mask, if it exists; noise, to make the weights as noisy as
+        in acting.
         """
         q = self.scores(batch, state)
         q = expected_value(q, *self.support) if self.head.atoms else q
@@ -380,11 +399,14 @@ class QNetwork(TorsoPolicy):
         return {"value": take_action(q, best), "chosen": take_action(q, batch["action"])}
 
     def scores(self, batch: Batch, state: Batch, key: Tensor | None = None, cached: bool = False) -> Tensor:
-        """Return q [R, B, A] or logits [R, B, A, K] of rows [R, B], for losses; with gradient if enabled.
+        """Return q [R, B, A] or logits [R, B, A, K] of rows [R, B], for losses. They have a gradient if gradients are
+        enabled.
 
-        batch: obs; with a core or `previous` also first, reward and action. state: before row 0. key: of one noise for
-        all rows, int64 [1]; None: keys of batch["noise"] if it exists, else no noise. cached: whether to use the copies
-        of `cache_weights`, if they exist, instead of the present weights.
+        batch: obs. With a core or `previous`, also first, reward and action.
+        state: the state before row 0.
+        key: key of one noise for all rows, int64 [1]. None: keys come from batch["noise"] if it exists, else there is
+            no noise.
+        cached: whether to use the copies of `cache_weights`, if they exist, instead of the present weights.
         """
         if key is None and self.head.noise and "noise" in batch:
             key = keys(batch["noise"].flatten(0, 1))
@@ -423,8 +445,11 @@ class QNetwork(TorsoPolicy):
 
 
 class DPGNetwork(TorsoPolicy):
-    """actor, critic: separate torsos. The actor's torso is followed by a layer of widths[0], tanh, the action's layer,
-    tanh; the critic's torso, joined with the action, by a layer of widths[1], tanh, the value's layer.
+    """Network of Ape-X DPG: an actor μ(s) and a critic Q(s, a) of real actions, with separate torsos.
+
+    actor: the actor's torso. It is followed by a layer of widths[0], tanh, the action's layer, and tanh.
+    critic: the critic's torso. Its features are joined with the action, then come a layer of widths[1], tanh, and the
+        value's layer.
     """
 
     outputs = ("value", "chosen")
@@ -443,11 +468,12 @@ class DPGNetwork(TorsoPolicy):
         self.judge = _two(critic.core_features + self.size, widths[1], 1, init)
 
     def act(self, step: Batch, state: Batch) -> tuple[Batch, Batch]:
-        """Act in one row [B] of obs, noise [B, noise] and epsilon [B], the deviation of the normal noise on each number
-        of the action, in half ranges. Without epsilon, the action is μ(s).
+        """Choose actions in one row (one step) of B lanes. The caller turns gradients off.
+
+        step: obs, noise [B, noise], and epsilon [B], the deviation of the normal noise on each number of the action, in
+            half ranges. Without epsilon, the action is μ(s).
 
         Return {"action" [B, …] within the bounds, "value": Q(s, μ(s)) [B], "chosen": Q of the action [B]} and no state.
-        The caller turns gradients off.
         """
         best, features = self._best(step["obs"]), self._features(self.critic, step["obs"])
         inner, noise, deviation = best, step.get("noise"), step.get("epsilon")
@@ -472,9 +498,11 @@ class DPGNetwork(TorsoPolicy):
         return self._q(self._features(self.critic, obs), self._best(obs))
 
     def learnt(self, obs: Tree, action: Tensor) -> Batch:
-        """Return a loss's inputs. With gradient to the critic: "q" [N], Q of the actions. With gradient to the actor:
-        "best" [N, A], μ(s) in half ranges, and "raw" [N, A], μ(s) before tanh. Without gradient: "value" [N], Q(s,
-        μ(s)), and "slope" [N, A], dQ/da at μ(s).
+        """Return the inputs of a loss for observations and actions.
+
+        With gradient to the critic: "q" [N], Q of the actions.
+        With gradient to the actor: "best" [N, A], μ(s) in half ranges, and "raw" [N, A], μ(s) before tanh.
+        Without gradient: "value" [N], Q(s, μ(s)), and "slope" [N, A], dQ/da at μ(s).
         """
         features = self._features(self.critic, obs)
         raw = self.steer(self._features(self.actor, obs))

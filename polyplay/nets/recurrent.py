@@ -1,9 +1,8 @@
-"""Recurrent cores: LSTM, GRU, and a core of two clocks with a memory.
+"""Recurrent cores of networks: LSTM, GRU, and a core of two clocks with a memory (Temporal).
 
-LSTM and GRU are implemented here, since cuDNN's packed weights can't be views of one vector.
-
-The matrix product of the input is computed for all rows at once, that of the state row by row. Before a row that begins
-an episode, the state is set to 0. Acting unrolls a single row by the same code.
+LSTM and GRU are implemented here, because cuDNN's packed weights can't be views of one vector. The matrix product of
+the input is computed for all rows (steps) at once, that of the state row by row. Before a row that begins an episode,
+the state is set to 0. Acting unrolls a single row by the same code.
 """
 
 from __future__ import annotations
@@ -27,7 +26,9 @@ from polyplay.nets.layers import Linear, RepeatedLinear, TensorAxes, axis, initi
 
 
 class Cell(nn.Module):
-    """One step: from the input's share of the gates [B, gates·size] and the state to the next state (output first)."""
+    """Base of recurrent cells, which compute one step. A cell takes the input's share of the gates, [B, gates·size],
+    and the state. It returns the next state, the output first.
+    """
 
     names: tuple[str, ...]
     gates: int
@@ -43,7 +44,9 @@ class Cell(nn.Module):
 
 
 class LSTMCell(Cell):
-    """LSTM (Hochreiter & Schmidhuber 1997) with forget gate and one bias; gates: input, forget, output, candidate."""
+    """LSTM cell (Hochreiter & Schmidhuber 1997) with forget gate and one bias. Order of the gates: input, forget,
+    output, candidate.
+    """
 
     names = ("h", "c")
     gates = 4
@@ -54,7 +57,7 @@ class LSTMCell(Cell):
 
 
 def lstm_step(gates: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the next h and c [B, size] from gates [B, 4·size], in LSTMCell's order, and the previous c [B, size]."""
+    """Return an LSTM's next h and c [B, size]. gates [B, 4·size]: in LSTMCell's order. c: the previous c [B, size]."""
     three = 3 * c.shape[1]
     i, f, o = torch.sigmoid(gates[:, :three]).chunk(3, 1)
     c = f * c + i * torch.tanh(gates[:, three:])
@@ -62,7 +65,9 @@ def lstm_step(gates: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
 
 
 class GRUCell(Cell):
-    """GRU (Cho et al. 2014) as in cuDNN: reset applies after the product; gates: reset, update, candidate."""
+    """GRU cell (Cho et al. 2014) as in cuDNN: the reset gate applies after the product. Order of the gates: reset,
+    update, candidate.
+    """
 
     names = ("h",)
     gates = 3
@@ -78,7 +83,7 @@ class GRUCell(Cell):
 
 
 class Core(nn.Module):
-    """A recurrent cell and its input layer: maps `inputs` numbers per row to `features` numbers."""
+    """Recurrent core: a cell and its input layer. It maps `inputs` numbers per row to `features` numbers."""
 
     exact = True  # see layers.Linear
 
@@ -106,8 +111,12 @@ class Core(nn.Module):
         state: Batch,
         context: contextlib.AbstractContextManager[object] = contextlib.nullcontext(),
     ) -> tuple[Tensor, Batch, None]:
-        """Unroll x [T+1, B, inputs]. first: bool [T+1, B]; state: before row 0. Return outputs [T+1, B, features], the
-        state after the rows, and None. context: of the input's product; all other operations use float32.
+        """Compute the core's outputs in rows x [T+1, B, inputs].
+
+        first: bool [T+1, B], true where an episode begins.
+        state: the state before row 0.
+        context: context of the input's product. All other operations use float32.
+        Return outputs [T+1, B, features], the state after the rows, and None.
         """
         rows, lanes = first.shape
         with context:
@@ -136,8 +145,8 @@ _ROWS = 4  # the number of rows in a small product must be a multiple of this, s
 
 
 def content_weights(memory: Tensor, keys: Tensor, strengths: Tensor) -> Tensor:
-    """Return softmax over slots of strength · cosine(key, word), [B, R, N]. memory [B, N, W], keys [B, R, W], strengths
-    [B, R].
+    """Return weights over the memory's slots [B, R, N], by content: the softmax over slots of strength · cosine(key,
+    word). Shapes: memory [B, N, W], keys [B, R, W], strengths [B, R].
     """
     norms = _norm(keys).unsqueeze(2) * _norm(memory).unsqueeze(1)
     similarity = bmm_rows(keys, memory.transpose(1, 2)) / (norms + _EPSILON)
@@ -145,9 +154,9 @@ def content_weights(memory: Tensor, keys: Tensor, strengths: Tensor) -> Tensor:
 
 
 def usage_after(usage: Tensor, write_weights: Tensor, free_gates: Tensor, read_weights: Tensor) -> Tensor:
-    """Return u ← (u + w − u·w) · Π_i (1 − f_i·r_i), [B, N]: a slot is used after a write w, and free after a read r_i
-    with free gate f_i. Usage u and write weights w [B, N], free gates f [B, R], read weights r [B, R, N]. The write
-    weights get no gradient, as in the released code.
+    """Return the usage of the memory's slots after a write and reads: u ← (u + w − u·w) · Π_i (1 − f_i·r_i), [B, N]. A
+    slot is used after a write w, and free after a read r_i with free gate f_i. Shapes: usage u and write weights w [B,
+    N], free gates f [B, R], read weights r [B, R, N]. The write weights get no gradient, as in the released code.
     """
     written = usage + (1.0 - usage) * write_weights.detach()
     retention = (1.0 - free_gates.unsqueeze(2) * read_weights).unbind(1)
@@ -155,8 +164,9 @@ def usage_after(usage: Tensor, write_weights: Tensor, free_gates: Tensor, read_w
 
 
 def allocation_weights(usage: Tensor) -> Tensor:
-    """Return weights that prefer unused slots, [B, N]: a[φ_j] = (1 − u[φ_j]) · Π_{i<j} u[φ_i] for usage u [B, N]. φ:
-    slots in rising order of usage, ties by number. Gradients flow through the sorted usage, not through the order.
+    """Return weights [B, N] that prefer unused slots of the memory: a[φ_j] = (1 − u[φ_j]) · Π_{i<j} u[φ_i] for usage u
+    [B, N]. φ lists the slots in rising order of usage, ties by number. Gradients flow through the sorted usage, not
+    through the order.
     """
     free, order = torch.sort(1.0 - (_EPSILON + (1.0 - _EPSILON) * usage), dim=1, descending=True, stable=True)
     before = torch.cumprod(torch.cat([torch.ones_like(free[:, :1]), 1.0 - free[:, :-1]], 1), 1)
@@ -164,8 +174,8 @@ def allocation_weights(usage: Tensor) -> Tensor:
 
 
 class _EraseAndAdd(torch.autograd.Function):
-    """Returns M[i, k]·(1 − w_i·e_k) + w_i·a_k, [B, N, W]: memory M [B, N, W], write weights w [B, N], erase e and add a
-    [B, W]. Saves only these inputs for backward.
+    """Writes to the memory: returns M[i, k]·(1 − w_i·e_k) + w_i·a_k, [B, N, W]. Memory M [B, N, W], write weights w [B,
+    N], erase e and add a [B, W]. Saves only these inputs for backward.
     """
 
     @staticmethod
@@ -189,8 +199,7 @@ class _EraseAndAdd(torch.autograd.Function):
 
 
 def bmm_rows(a: Tensor, b: Tensor) -> Tensor:
-    """Return a·b for each lane, [B, R, K], [B, K, M] → [B, R, M]; a lane's result is bitwise the same in every batch.
-
+    """Return a·b for each lane, [B, R, K], [B, K, M] → [B, R, M]. A lane's result is bitwise the same in every batch.
     On a CPU, the instructions that BLAS uses for a few rows depend on the rows' place in memory. For whole tiles of
     rows they do not, so rows are padded. This was measured with MKL, which does not promise it.
     """
@@ -245,9 +254,9 @@ def _link_scale(write: Tensor) -> Tensor:
 
 
 class Memory(nn.Module):
-    """`slots` words of `word` numbers each. An access takes `interface` numbers and returns `reads` words (`features`).
-
-    On a CPU, a row's results are bitwise the same in every batch.
+    """External memory of `slots` words of `word` numbers each, without weights of its own. An access takes `interface`
+    numbers, which say what to write and what to look for. It returns `reads` words, which are `features` numbers
+    together. On a CPU, a row's results are bitwise the same in every batch.
     """
 
     def __init__(self, slots: int = 450, word: int = 32, reads: int = 4):
@@ -265,7 +274,7 @@ class Memory(nn.Module):
         return {name: Field(shape, "float32") for name, shape in shapes.items()}
 
     def forward(self, interface: Tensor, state: Batch) -> tuple[Tensor, Batch]:
-        """Write, then read the memory: [B, interface], the state → the words read [B, features], the next state."""
+        """Write, then read the memory. Return the words read [B, features], and the next state."""
         write_vector, gates, modes, keys, strengths = interface.split(self._sizes, 1)
         erase, free, allocation_gate, write_gate = torch.sigmoid(gates).split((self.word, self.reads, 1, 1), 1)
         backward_mode, content_mode, forward_mode = (
@@ -306,7 +315,9 @@ FIXED = 0.1  # standard deviation of the fixed distribution that a loss draws th
 
 
 class Latent(NamedTuple):
-    """Posterior (mean, scale) and prior of z [R, B, size] in rows, and ticks, bool [R, B]: where the slow clock ran."""
+    """Posterior (mean, scale) and prior of the latent variable z [R, B, size] in rows. ticks: bool [R, B], true where
+    the slow clock ran.
+    """
 
     mean: Tensor
     scale: Tensor
@@ -316,9 +327,10 @@ class Latent(NamedTuple):
 
 
 class Temporal(nn.Module):
-    """Core of two clocks, described above. Rows hold `noise` standard normal numbers per lane, so that acting and
-    learning draw the same z. memory: shared by both clocks, and used by the slow clock first; each clock also takes the
-    words that it read last.
+    """Recurrent core of a fast and a slow clock, described above.
+
+    Rows hold `noise` standard normal numbers per lane, so that acting and learning draw the same z.
+    memory: shared by both clocks, and used by the slow clock first. Each clock also takes the words that it read last.
     """
 
     period: Tensor
@@ -347,7 +359,7 @@ class Temporal(nn.Module):
                 bias[size : 2 * size] += 1.0
 
     def apply_hyperparameters(self, values: Mapping[str, float]) -> None:
-        """Set `period` and `gradient_scale`, if they are in `values`."""
+        """Set `period` and `gradient_scale` if they are in `values`."""
         for name in ("period", "gradient_scale"):
             if name in values:
                 self.get_buffer(name).fill_(values[name])
@@ -369,7 +381,9 @@ class Temporal(nn.Module):
         context: contextlib.AbstractContextManager[object] = contextlib.nullcontext(),
         noise: Tensor | None = None,
     ) -> tuple[Tensor, Batch, Latent]:
-        """See Core.unroll; the output is z, the last result a Latent. noise: ε [R, B, size]; None: z is the mean."""
+        """See Core.unroll. Here, the output is z, and the last result is a Latent. noise: ε [R, B, size]. None: z is
+        the mean.
+        """
         with context:
             gates = self.input(x.flatten(0, 1))
         gates = gates.view(*first.shape, -1).float()
@@ -396,7 +410,7 @@ class Temporal(nn.Module):
     def _rows(
         self, now: Batch, gates: Tensor, first: Tensor, ticks: Tensor, noise: Tensor | None = None
     ) -> tuple[Any, ...]:
-        """Unroll these rows. Return the state after them, and all rows' z, posterior and prior (mean, scale)."""
+        """Unroll these rows. Return the state after them, and z, posterior and prior (mean, scale) of all rows."""
         traced, found = tracing(), []
         begins, lanes = [True] * len(first), [1] * len(first)  # a tracer can't read a tensor's values
         if not traced:
@@ -416,7 +430,7 @@ class Temporal(nn.Module):
         return now, *(torch.stack(x) for x in zip(*found, strict=True))
 
     def _tick(self, now: Batch, at: Tensor | None) -> Batch:
-        """Step the slow clock in the lanes `at`: int64 numbers of lanes, or a bool mask [B]; None: all lanes."""
+        """Step the slow clock in the lanes `at`: int64 numbers of lanes, or a bool mask [B]. None means all lanes."""
         some = at is not None and at.dtype != torch.bool
         old = tree.map(lambda x: x[at], now) if some else now
         reads = () if self.memory is None else (old["slow_reads"],)
@@ -448,8 +462,10 @@ class Temporal(nn.Module):
 
 
 def kl_terms(latent: Latent) -> Batch:
-    """Return KL(Q ‖ P) at every step, and KL(P ‖ N(0, 0.1²)) where the slow clock ticked, else 0; [R, B] each, in nats.
-    For diagonal normal distributions, KL is the sum over z of ln(σ₂/σ₁) + (σ₁² + (μ₁ − μ₂)²)/(2σ₂²) − ½.
+    """Return the KL divergences that losses use, [R, B] each, in nats.
+
+    "kl_posterior" is KL(Q ‖ P) at every step. "kl_prior" is KL(P ‖ N(0, 0.1²)) where the slow clock ticked, else 0. For
+    diagonal normal distributions, KL is the sum over z of ln(σ₂/σ₁) + (σ₁² + (μ₁ − μ₂)²)/(2σ₂²) − ½.
     """
     fixed = torch.zeros_like(latent.prior_mean), torch.full_like(latent.prior_scale, FIXED)
     posterior = _kl(latent.mean, latent.scale, latent.prior_mean, latent.prior_scale)
@@ -503,7 +519,7 @@ def _selected(where: Tensor, old: Tensor, new: Tensor) -> Tensor:
 
 
 def _zeroed(state: Batch, first: Tensor) -> Batch:
-    """Return the state, set to 0 in lanes where `first` is True: an episode begins."""
+    """Return the state, set to 0 in lanes where `first` is True, because an episode begins there."""
     return tree.map(lambda x: x.masked_fill(first.view(-1, *[1] * (x.dim() - 1)), 0.0), state)
 
 
@@ -511,7 +527,9 @@ CELLS = {"lstm": LSTMCell, "gru": GRUCell}
 
 
 def make_core(name: str, inputs: int, size: int, init: str = "orthogonal", memory: int = 0) -> Core | Temporal | None:
-    """Make an LSTM, a GRU, or the temporal core with `memory` words of memory (0: no memory); None for "none"."""
+    """Make the recurrent core called `name`: an LSTM, a GRU, or the temporal core. For "none", return None. memory:
+    number of words of the temporal core's memory. 0: no memory.
+    """
     if name == "temporal":
         return Temporal(inputs, size, init, Memory(memory) if memory else None)
     return None if name == "none" else Core(CELLS[name](size), inputs, init)

@@ -1,12 +1,11 @@
-"""AlphaGo Zero's network, and its form for acting with folded normalizations.
+"""AlphaGo Zero's network (Silver et al. 2017), and a form of it for acting in which normalizations are folded.
 
-The network of AlphaGo Zero (Silver et al. 2017): a residual tower of convolutions, then a policy head and a value head.
+The network is a residual tower of convolutions, followed by a policy head and a value head. `unroll` is for learning:
+it normalizes by the batch's statistics and updates the running statistics. `act` and `predict` normalize by the running
+statistics. `train()` and `eval()` change nothing. Only `unroll` has gradients, and it raises an error if gradients are
+off.
 
-`unroll` is for learning: it normalizes by the batch's statistics and updates the running statistics. `act` and
-`predict` normalize by the running statistics. `train()` and `eval()` change nothing. Only `unroll` has gradients, and
-it raises an error if gradients are off.
-
-The running statistics are floating buffers: they are published, saved and averaged over replicas with the weights, but
+The running statistics are floating buffers. They are published, saved and averaged over replicas with the weights, but
 optimizers do not change them (weights.params).
 """
 
@@ -30,7 +29,7 @@ from polyplay.nets.policy import Policy, PolicyFactory
 
 
 class NormalizedConv(nn.Module):
-    """A convolution without bias that keeps the board's size, followed by batch normalization."""
+    """Convolution without bias that keeps the board's size, followed by batch normalization."""
 
     mean: Tensor
     variance: Tensor
@@ -44,16 +43,20 @@ class NormalizedConv(nn.Module):
         self.momentum, self.eps = momentum, eps
 
     def forward(self, x: Tensor, by_batch: bool) -> Tensor:
-        """If `by_batch`, normalize by the batch's statistics and update the running ones; else use the running ones."""
+        """Convolve and normalize.
+
+        by_batch: normalize by the batch's statistics, and update the running ones. Otherwise use the running ones.
+        """
         statistics = self.mean, self.variance
         return F.batch_norm(self.conv(x), *statistics, self.scale, self.shift, by_batch, self.momentum, self.eps)
 
 
 class DualResidualNetwork(Policy):
-    """Maps planes [N, C, H, W] to logits of all actions [N, A] and the value [N] in (−1, 1) for the player to move.
+    """AlphaGo Zero's network. It maps planes of a board [N, C, H, W] to logits of all actions [N, A] and to values [N].
 
-    A 3×3 convolution, then `blocks` residual blocks of two. Policy head: a 1×1 convolution of 2 filters, a layer. Value
-    head: a 1×1 convolution of 1 filter, a layer of `hidden`, one number, tanh. Every convolution is followed by batch
+    The value is in (−1, 1), for the player to move. A 3×3 convolution comes first, then `blocks` residual blocks of two
+    convolutions each. The policy head is a 1×1 convolution of 2 filters and a layer. The value head is a 1×1
+    convolution of 1 filter, a layer of `hidden`, one number, and tanh. Every convolution is followed by batch
     normalization and ReLU.
     """
 
@@ -86,14 +89,14 @@ class DualResidualNetwork(Policy):
         return {"action": Field((), "int64"), "value": Field((), "float32")}
 
     def act(self, step: Batch, state: Batch) -> tuple[Batch, Batch]:
-        """Return the most probable legal action and the value [B] in one row [B] of obs, and of mask if it exists."""
+        """Return the most probable legal action and the value [B] in one row [B]. step: obs, and mask if it exists."""
         logits, value = self.predict(step["obs"])
         mask = step.get("mask")
         legal = logits if mask is None else logits.masked_fill(~mask, -torch.inf)
         return {"action": legal.argmax(1), "value": value}, state
 
     def unroll(self, batch: Batch, state: Batch) -> Batch:
-        """Return {"logits" [T, B, A], "value" [T, B]} of rows [T, B] of obs, and update the running statistics."""
+        """Return {"logits" [T, B, A], "value" [T, B]} of rows [T, B] of obs. Also update the running statistics."""
         if not torch.is_grad_enabled():
             raise RuntimeError("unroll is for learning, but gradients are off; use predict")
         logits, value = self._compute(batch["obs"].flatten(0, 1), by_batch=True)
@@ -104,7 +107,7 @@ class DualResidualNetwork(Policy):
 
     @torch.no_grad()
     def predict(self, planes: Tensor) -> tuple[Tensor, Tensor]:
-        """Return logits [N, A] and values [N] of planes, normalized by the running statistics."""
+        """Return logits [N, A] and values [N] of planes of boards, normalized by the running statistics."""
         return self._compute(planes, by_batch=False)
 
     def _compute(self, planes: Tensor, by_batch: bool) -> tuple[Tensor, Tensor]:
@@ -121,8 +124,10 @@ class DualResidualNetwork(Policy):
 
 @dataclass(frozen=True)
 class BoardNetworkFactory(PolicyFactory):
-    """Makes a DualResidualNetwork for an environment of planes and Discrete actions; defaults are the paper's. Workers
-    get the factory, never weights. Raises UserError: observations or actions are of another kind.
+    """Makes a DualResidualNetwork for an environment of planes and Discrete actions. The default sizes are the paper's.
+
+    Workers get the factory, never weights.
+    Raises UserError if observations or actions are of another kind.
     """
 
     spec: EnvSpec
@@ -159,10 +164,11 @@ class BoardNetworkFactory(PolicyFactory):
 
 
 class FoldedNetwork(nn.Module):
-    """Computes DualResidualNetwork.predict by fewer operations: (x ∗ W − mean)·scale/deviation + shift is one
-    convolution with a bias; the 1×1 convolutions of both heads are also one convolution. `take` copies the weights.
+    """Computes DualResidualNetwork.predict by fewer operations, for acting.
 
-    dtype: type of the convolutions; later layers keep the network's type.
+    The normalization (x ∗ W − mean)·scale/deviation + shift becomes one convolution with a bias. The 1×1 convolutions
+    of both heads also become one convolution. `take` copies the weights.
+    dtype: number type of the convolutions. Later layers keep the network's type.
     """
 
     def __init__(self, network: DualResidualNetwork, dtype: torch.dtype = torch.float32):
@@ -204,13 +210,18 @@ class FoldedNetwork(nn.Module):
 
 
 def folded(conv: NormalizedConv) -> tuple[Tensor, Tensor]:
-    """Return weight [out, in, k, k] and bias [out] of one convolution that equals `conv`, computed in float64."""
+    """Return weight [out, in, k, k] and bias [out] of one convolution that computes the same as `conv`. They are
+    computed in float64.
+    """
     factor = conv.scale.double() * (conv.variance.double() + conv.eps).rsqrt()
     return conv.conv.weight.double() * factor.view(-1, 1, 1, 1), conv.shift.double() - conv.mean.double() * factor
 
 
 def _empty_conv(like: nn.Conv2d, filters: int, dtype: torch.dtype) -> nn.Conv2d:
-    """Make a convolution like `like` with `filters` filters and a bias, channels last: faster for planes on a CPU."""
+    """Make a convolution like `like`, but with `filters` filters and a bias.
+
+    The weights are channels last, which is faster for planes on a CPU.
+    """
     kernel, around = like.kernel_size[0], like.padding[0]
     conv = nn.Conv2d(like.in_channels, filters, kernel, padding=around, dtype=dtype, device=like.weight.device)
     conv.weight.data = conv.weight.data.contiguous(memory_format=torch.channels_last)

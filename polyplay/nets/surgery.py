@@ -1,14 +1,15 @@
-"""Growth of a network that stays the same function of its earlier inputs: OpenAI et al. 2019, Dota 2, Appendix B.
+"""Surgery: growth of a trained network, for new observations, actions or sizes of layers.
 
-In a layer's weights [rows, columns], old rows keep their weights and have 0 in new columns. New rows are fresh, as in
-an untrained network, so that their outputs differ; rows of an action's new values are 0.
+The method is that of OpenAI et al. 2019, Dota 2, Appendix B. The grown network computes the same function of its
+earlier inputs. In a layer's weights [rows, columns], old rows keep their weights and have 0 in new columns. New rows
+are fresh, as in an untrained network, so that their outputs differ. But the rows of an action's new values are 0.
 
               old columns              new columns
     old rows  old weights              0
     new rows  fresh, or 0 for actions  fresh, or 0 for actions
 
 So outputs are the same for old inputs, bitwise if the matrix product adds in the same order. The zeros in new columns
-get a gradient at once. An optimizer's statistics are kept in the same way; those of new weights are 0.
+get a gradient at once. An optimizer's statistics are moved in the same way. Those of new weights are 0.
 """
 
 from __future__ import annotations
@@ -28,10 +29,10 @@ Arrays = Mapping[str, np.ndarray]
 
 
 def tensor_axes(net: nn.Module) -> tuple[dict[str, TensorAxes], dict[str, str]]:
-    """Return each tensor's axes by its name in the state_dict, and its key, which finds it in another network.
-
-    A tensor that is not in its module's `axes` never grows. If inner modules may have other places in another network,
-    or may be missing, their module has a dict `stable`, which maps their paths to lasting names.
+    """Return each tensor's axes, and each tensor's key, which finds the tensor in another network. Both are dicts by
+    the tensor's name in the state_dict. A tensor that is not in its module's `axes` never grows. If inner modules may
+    have other places in another network, or may be missing, their module has a dict `stable`. This dict maps the inner
+    modules' paths to lasting names.
     """
     modules = {f"{path}.": vars(module) for path, module in net.named_modules()}
     stable = {p + k: name for p, own in modules.items() for k, name in own.get("stable", {}).items()}
@@ -48,7 +49,7 @@ def tensor_axes(net: nn.Module) -> tuple[dict[str, TensorAxes], dict[str, str]]:
 @dataclass(frozen=True)
 class AxisMatch:
     """Match of an old axis with a new one: number old[i] of the old axis becomes number new[i] of the new axis. silent:
-    new numbers that start at 0. missing: parts that the new axis lacks.
+    new numbers that start at 0. missing: parts (of observations or actions) that the new axis lacks.
     """
 
     old: np.ndarray
@@ -58,7 +59,9 @@ class AxisMatch:
 
 
 def match_axes(name: str, before: Axis, after: Axis) -> AxisMatch:
-    """Match the axes before and after growth. Raises UserError: numbers of the tensor `name` would be lost."""
+    """Match the axes of a tensor before and after growth. Raises UserError if numbers of the tensor `name` would be
+    lost.
+    """
     there, at = dict[str, tuple[AxisSegment, np.ndarray]](), 0
     for s in after:
         there[s.name] = s, np.arange(at, at + s.size).reshape(s.shape)
@@ -86,14 +89,16 @@ def match_axes(name: str, before: Axis, after: Axis) -> AxisMatch:
 
 @dataclass(frozen=True)
 class TensorGrowth:
-    """A tensor of the new network. source: its name in the old network; None: a new tensor. matches: one per axis."""
+    """Describes how one tensor of the new network is made. source: the tensor's name in the old network. None: it is
+    new. matches: matches of old and new numbers, one per axis.
+    """
 
     axes: TensorAxes
     source: str | None
     matches: tuple[AxisMatch, ...]
 
     def keep(self, old: np.ndarray, new: np.ndarray, deaf: bool = True) -> np.ndarray:
-        """Return `new` with the numbers of `old` in their new places. deaf: old rows get 0 in new columns."""
+        """Return `new` with the numbers of `old` in their new places. deaf: whether old rows get 0 in new columns."""
         out = np.array(new)
         if deaf and self.matches and self.axes.fill is None:
             out[self.matches[0].new] = 0.0
@@ -109,8 +114,8 @@ class TensorGrowth:
 
 
 class NetworkGrowth:
-    """Makes each tensor of the network `new` from a tensor of `old`. Raises UserError: numbers would be lost, or added
-    numbers do not belong to an observation, an action or an existing layer.
+    """Makes each tensor of the network `new` from a tensor of the network `old`. Raises UserError if numbers would be
+    lost, or if added numbers do not belong to an observation, an action or an existing layer.
     """
 
     def __init__(self, old: ActorCritic, new: ActorCritic):
@@ -139,7 +144,7 @@ class NetworkGrowth:
 
     @property
     def changed(self) -> dict[str, tuple[tuple[int, ...] | None, tuple[int, ...]]]:
-        """Shapes before and after of the tensors that grow, by name; None: the tensor is new."""
+        """Shapes of the growing tensors before and after, by name. If the tensor is new, the shape before is None."""
         before, after = self.shapes
         both = {name: (before.get(growth.source or ""), after[name]) for name, growth in self.tensors.items()}
         return {name: shapes for name, shapes in both.items() if shapes[0] != shapes[1]}
@@ -151,7 +156,9 @@ class NetworkGrowth:
         return sorted({part for parts in found for part in parts})
 
     def grow(self, state: Arrays, fresh: Arrays) -> dict[str, np.ndarray]:
-        """Return the new network's tensors. state: the old network's; fresh: those of an untrained new network."""
+        """Return the new network's tensors. state: the old network's tensors. fresh: tensors of an untrained new
+        network.
+        """
         changed, out = self.changed, dict[str, np.ndarray]()
         modules = {name.rpartition(".")[0] for name in changed}
         for name, growth in self.tensors.items():
@@ -162,7 +169,9 @@ class NetworkGrowth:
         return out
 
     def grow_statistics(self, flat: np.ndarray, rest: float = 0.0) -> np.ndarray:
-        """Return the optimizer's numbers `flat` for the new network, in parameter order; `rest`: of new weights."""
+        """Return an optimizer statistic for the new network, in parameter order. flat: the statistic of the old
+        network. rest: value for new weights.
+        """
         (before, after), (old_names, new_names) = self.shapes, self.parameters
         sizes = [int(np.prod(before[name], dtype=np.int64)) for name in old_names]
         parts = dict(zip(old_names, np.split(flat, np.cumsum(sizes)[:-1]), strict=True))

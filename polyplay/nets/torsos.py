@@ -1,8 +1,8 @@
-"""Torsos, which make features of observations: for Atari, MLPs, FTW's, OpenAI Five's.
+"""Torsos, the first parts of networks, which compute features of observations.
 
-Convolutional networks take images uint8 [C, H, W], and have their papers' names.
-
-Numbers of parameters are for images of 4×84×84 and 6 actions, heads included.
+There are convolutional networks for Atari, fully connected networks, and the torsos of FTW and OpenAI Five.
+Convolutional networks take images uint8 [C, H, W], and have their papers' names. Numbers of parameters are for images
+of 4×84×84 and 6 actions, heads included.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ ACTIVATIONS = {"tanh": nn.Tanh, "relu": nn.ReLU}
 class MLP(Torso):
     """Fully connected network: observations → [N, features]. Leaves are flattened and concatenated in the spec's order.
 
-    Discrete and MultiDiscrete leaves (those in the spec's `classes`: path → number of values, or a tuple of numbers)
-    become one-hot, bytes are scaled from their declared bounds to [0, 1], and other numbers are unchanged. The default
+    Discrete and MultiDiscrete leaves become one-hot. (These are in the spec's `classes`: path → number of values, or a
+    tuple of numbers.) Bytes are scaled from their declared bounds to [0, 1]. Other numbers are unchanged. The default
     layers are PPO's for MuJoCo (Schulman et al. 2017), where the value has a separate network.
     """
 
@@ -66,7 +66,9 @@ class MLP(Torso):
 
 
 class Flat(Torso):
-    """Observations as one vector [N, features]: classes one-hot, bytes scaled to [0, 1], other numbers unchanged."""
+    """Torso without layers: returns observations as one vector [N, features]. Classes become one-hot, bytes are scaled
+    to [0, 1], and other numbers are unchanged.
+    """
 
     def __init__(self, spec: EnvSpec):
         super().__init__()
@@ -81,9 +83,11 @@ class Flat(Torso):
 
 
 class Combined(Torso):
-    """Network for observations with images and other parts → [N, features]. Each image has convolutions (Nature's if
-    its sides have 36 pixels or more, else two of 3×3) and a layer of `hidden`. All other parts together have a layer of
-    `width`. A layer of `hidden` joins the results, if several. hidden=0: no layers of `hidden`.
+    """Network for observations that have images and other parts → [N, features].
+
+    Each image has convolutions and a layer of `hidden`. The convolutions are Nature's if the image's sides have 36
+    pixels or more, else two of 3×3. All other parts together have a layer of `width`. If there are several results, a
+    layer of `hidden` joins them. hidden=0: there are no layers of `hidden`.
     """
 
     def __init__(self, spec: EnvSpec, hidden: int = 256, width: int = 64, init: str = "orthogonal"):
@@ -124,8 +128,10 @@ class Combined(Torso):
 
 
 class WithTask(Torso):
-    """Joins an image network's features with the task by a layer. width: size of a learned embedding of the task; 0:
-    the task is one-hot. joined=False: features and task are only concatenated, for a head with its own layer.
+    """Adds the task to an image network: a layer joins the network's features with the task.
+
+    width: size of a learned embedding of the task. 0: the task is one-hot.
+    joined=False: features and task are only concatenated, for a head with its own layer.
     """
 
     def __init__(self, seen: Torso, tasks: tuple[str, ...], width: int, joined: bool = True, init: str = "orthogonal"):
@@ -148,8 +154,7 @@ class WithTask(Torso):
 
 class SeparateMLPs(Torso):
     """Two MLPs, one for the policy and one for the value, as in PPO for MuJoCo (Schulman et al. 2017, §6.1).
-
-    Observations → [N, features]: first the policy's features, then the value's, which are the last `value_features`.
+    Observations → [N, features]. The policy's features come first. The value's features are the last `value_features`.
     """
 
     tiled = True
@@ -167,7 +172,9 @@ class SeparateMLPs(Torso):
 
 
 def _one_hot(x: Tensor, n: int | tuple[int, ...]) -> Tensor:
-    """One-hot encode integers [N, ...] as float32 [N, numbers]. n: number of values, or a tuple with each integer's."""
+    """One-hot encode integers [N, ...] as float32 [N, numbers]. n: number of values, or a tuple with one number for
+    each integer.
+    """
     if isinstance(n, tuple):
         first = torch.tensor([0, *n[:-1]], device=x.device).cumsum(0)  # offset of each integer's part
         return torch.zeros(x.shape[0], sum(n), device=x.device).scatter_(1, x.reshape(x.shape[0], -1) + first, 1.0)
@@ -179,7 +186,7 @@ Padding = tuple[int, ...] | Literal["same"]  # pixels around each layer's input,
 
 
 def image(name: str, obs: Spec, least: int) -> tuple[int, int, int]:
-    """Return C, H, W of the observation. Raises UserError: not one image with sides of at least `least` pixels."""
+    """Return C, H, W of the observation. Raises UserError unless it is one image with sides of at least `least`."""
     if isinstance(obs, Field) and len(obs.shape) == 3 and min(obs.shape[1:]) >= least:
         return obs.shape
     raise UserError(
@@ -189,7 +196,7 @@ def image(name: str, obs: Spec, least: int) -> tuple[int, int, int]:
 
 
 def image_ends(spec: EnvSpec, path: str = "") -> tuple[int, int]:
-    """Return the lowest and the highest declared byte of the image at `path`; 0 and 255 if none is declared."""
+    """Return the lowest and the highest declared byte of the image at `path`. If none is declared, return 0 and 255."""
     if (ends := byte_bounds(spec).get(path)) is None:
         return 0, 255
     low = int(ends[0].min(initial=255))
@@ -197,15 +204,16 @@ def image_ends(spec: EnvSpec, path: str = "") -> tuple[int, int]:
 
 
 def image_scale(spec: EnvSpec, path: str = "") -> tuple[float, float]:
-    """Return the arguments `scale` and `low` of layers.pixels for the image at `path`: 1/255 and 0 for pixels."""
+    """Return the arguments `scale` and `low` of layers.pixels for the image at `path`. For pixels, these are 1/255 and
+    0.
+    """
     low, high = image_ends(spec, path)
     return 1.0 / (high - low), float(low)
 
 
 class Conv(Torso):
-    """Convolutions and one fully connected layer, each followed by ReLU: [N, C, H, W] → [N, features].
-
-    name: a key of CONVS. hidden: width of the fully connected layer; 0: no such layer.
+    """Convolutions and one fully connected layer, each followed by ReLU: [N, C, H, W] → [N, features]. name: a key of
+    CONVS. hidden: width of the fully connected layer. 0: there is no such layer.
     """
 
     recalls = True
@@ -233,7 +241,7 @@ class Conv(Torso):
         initialize(self, init)
 
     def forward(self, obs: Tensor, tape: Tape | None = None) -> Tensor:
-        """Return the features. tape: a list that receives every layer's output."""
+        """Return the features. tape: a list that receives every layer's output, for `recall`."""
 
         def apply(layer: nn.Module, x: Tensor) -> Tensor:
             y = F.relu(layer(x), inplace=True)
@@ -257,7 +265,7 @@ class Conv(Torso):
 
 
 def _around(sides: list[int], kernel: int, stride: int) -> tuple[int, ...]:
-    """Return the padding of TensorFlow's SAME, in F.pad's order; an odd pixel goes to the end of a side."""
+    """Return the padding of TensorFlow's SAME, in F.pad's order. An odd pixel goes to the end of a side."""
     h, w = (max((-(-n // stride) - 1) * stride + kernel - n, 0) for n in sides)
     return w // 2, w - w // 2, h // 2, h - h // 2
 
@@ -275,7 +283,9 @@ class Residual(nn.Module):
 
 
 class Section(nn.Module):
-    """A 3×3 convolution, 3×3 max pooling with stride 2 and TensorFlow's SAME padding, two residual blocks."""
+    """Section of IMPALA's network: a 3×3 convolution, max pooling, and two residual blocks. The 3×3 pooling has stride
+    2 and TensorFlow's SAME padding.
+    """
 
     def __init__(self, inputs: int, channels: int):
         super().__init__()
@@ -289,8 +299,9 @@ class Section(nn.Module):
 
 
 class Impala(Torso):
-    """IMPALA's deep net (Espeholt et al. 2018, figure 3): 15 convolutions. [N, C, H, W] → [N, features]. 1,091,031
-    parameters.
+    """IMPALA's deep network (Espeholt et al. 2018, figure 3): [N, C, H, W] → [N, features].
+
+    It has 15 convolutions and 1,091,031 parameters.
     """
 
     def __init__(
@@ -356,8 +367,10 @@ LEAST = 7  # least side in pixels for `small`
 
 
 class FTWTorso(Torso):
-    """FTW's torso: bytes [N, C, H, W], alone or in a tree with numbers → [N, hidden]. Filters (kernel/stride) from 36
-    pixels a side: 32 of 8×8/4, 64 of 4×4/2, two layers of 64 of 3×3 added to their inputs; else 32 of 3×3, 64 of 3×3/2.
+    """FTW's torso: an image of bytes [N, C, H, W], alone or in a tree with numbers → [N, hidden].
+
+    From 36 pixels a side, there are 32 filters (kernel/stride) of 8×8/4, 64 of 4×4/2, and two layers of 64 of 3×3,
+    added to their inputs. For smaller images, there are 32 filters of 3×3 and 64 of 3×3/2.
     """
 
     def __init__(self, spec: EnvSpec, hidden: int = 256, init: str = "orthogonal"):
@@ -406,17 +419,19 @@ HERO, ALLIES = "own", "allies"  # paths of a vector and a set, whose embeddings 
 
 
 class FiveTorso(Torso):
-    """Vectors [N, n] and sets of units [N, units, numbers], in which a unit's first number says whether the unit is
-    present → features [N, hidden]. hidden=0: no last layer. Each set has two layers that embed its units. The last
-    layer takes the embeddings' maximum over present units of each set, 0 if no unit is present.
+    """Torso like OpenAI Five's, for vectors [N, n] and sets of units [N, units, numbers] → features [N, hidden].
+
+    A unit's first number says whether the unit is present. Each set has two layers that embed its units. The last layer
+    takes, for each set, the maximum of the embeddings over present units, or 0 if no unit is present. hidden=0: there
+    is no last layer.
 
     Cross-hero pool: the paper takes a maximum over the first quarters of five vectors, one from each hero's
     observation. A row here is one hero's observation. If the observation has both `own` and `allies`, the maximum is
     over the first quarters of their embeddings.
 
     If a part of conditional actions has one value per unit, `pointer` is the part's name and the embedding's size. Then
-    the last `unit_features` of the features are the embeddings of all units in the observation's order, 0 for absent
-    units: see UnitPointer.
+    the last `unit_features` of the features are the embeddings of all units in the observation's order, with 0 for
+    absent units. UnitPointer uses them.
     """
 
     def __init__(self, spec: EnvSpec, hidden: int = 128, embedding: int = 32, init: str = "orthogonal"):
@@ -460,7 +475,9 @@ class FiveTorso(Torso):
 
 
 def _numbers(spec: EnvSpec) -> dict[str, tuple[int, ...]]:
-    """Return observations' shapes by path. Raises UserError: they are not vectors and at least one set of units."""
+    """Return the shapes of observations by path. Raises UserError if they are not vectors and at least one set of
+    units.
+    """
     fields = dict(tree.leaves(spec.obs))
     real = all(len(field.shape) <= 2 and field.dtype.startswith("float") for field in fields.values())
     if not isinstance(spec.obs, dict) or not real or all(len(field.shape) < 2 for field in fields.values()):
@@ -470,7 +487,7 @@ def _numbers(spec: EnvSpec) -> dict[str, tuple[int, ...]]:
 
 
 def _pointing(action: ActionSpec, units: int) -> str | None:
-    """Return the actions' part that chooses a unit, or None if none does. Raises UserError: several parts do."""
+    """Return the part of actions that chooses a unit, or None if none does. Raises UserError if several parts do."""
     uses = action.uses if isinstance(action, Conditional) else {}
     parts = [name for name in uses if action[name] == Discrete(units)]  # type: ignore[index]
     if len(parts) > 1:
@@ -479,7 +496,7 @@ def _pointing(action: ActionSpec, units: int) -> str | None:
 
 
 def _two_layers(path: str, numbers: int, embedding: int) -> nn.Sequential:
-    """Make two layers that embed a unit; surgery may not change the size of embeddings."""
+    """Make two layers that embed a unit. Surgery (growth of a network) may not change the size of embeddings."""
     rows = axis("embedding", embedding, fixed=True)
     first, second = Linear.along(rows, axis(f"observation {path}", numbers)), Linear.along(rows, rows)
     return nn.Sequential(first, nn.ReLU(inplace=True), second, nn.ReLU(inplace=True))

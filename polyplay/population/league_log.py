@@ -1,4 +1,6 @@
-"""Log of a league: the lines of matches.jsonl, applied in order, give the league's state. This module imports no torch.
+"""Log of a league of agents: file matches.jsonl. Its lines, applied in order, give the league's state.
+
+This module imports no torch. Each line has one of these keys:
 
 begin   a session of the run begins, with its settings; counts of data that workers hand over in memory restart at 0;
         versions: number of updates of each agent from which the session continues
@@ -46,8 +48,8 @@ class MatchLog(JsonLines):
             self.lines = sum(1 for _ in file)
 
     def cut(self, lines: int) -> None:
-        """Keep only the first `lines` lines; the run plays the matches of the other lines again. Raises OSError;
-        UserError: the file has fewer lines.
+        """Cut the file off after its first `lines` lines. The run then plays the matches of the other lines again.
+        Raises OSError, or UserError if the file has fewer lines.
         """
         if self.lines < lines:
             text = f"{self.directory / LOG} has {self.lines:,} lines, and the checkpoint was written after {lines:,}"
@@ -57,7 +59,7 @@ class MatchLog(JsonLines):
         self.lines = lines
 
     def sync(self) -> None:
-        """Write all lines through to the disk, so that they survive a crash of the machine. Raises OSError."""
+        """Write all lines to the disk, so that they survive a crash of the machine. Raises OSError."""
         os.fsync(self.file.fd)
 
     def write(self, *rows: Mapping[str, object]) -> None:
@@ -66,13 +68,13 @@ class MatchLog(JsonLines):
         self.lines += len(rows)
 
     def save(self, summary: Row) -> None:
-        """Write `summary`, the state after all lines, to league.json, for people and tournaments. Raises OSError."""
+        """Write `summary`, the state after all lines, to league.json for people and tournaments. Raises OSError."""
         whole = {"schema": SCHEMA, "lines": self.lines, **summary}
         write_bytes(self.directory / SUMMARY, json.dumps(whole).encode())
 
 
 def has_league(directory: Path) -> bool:
-    """Tell whether matches.jsonl belongs to a league: its first line begins a session."""
+    """Tell whether matches.jsonl is the log of a league. Its first line then begins a session of the run."""
     return "begin" in next(read_lines(directory / LOG), {})
 
 
@@ -81,7 +83,7 @@ Pairing = tuple[list[int], list[int], float]  # players of two teams, points of 
 
 
 class LeagueRatings:
-    """Ratings of a league's players by matches, in local arrays until `bind` moves them to shared memory."""
+    """Ratings of a league's players by matches. They are in local arrays until `bind` moves them to shared memory."""
 
     def __init__(self, league: League):
         self.sides, self.agents = league.sides, league.agents
@@ -93,30 +95,30 @@ class LeagueRatings:
         self.elo, self.quality, self.games, self.points = arrays
 
     def bind(self, league: League) -> None:
-        """Copy the ratings to the league's shared memory; later changes are made only in this memory."""
+        """Copy the ratings to the league's shared memory. Later changes are made only there."""
         for shared, own in zip(league.rated, self.arrays, strict=True):
             shared[:] = own
         self._work_in(league.rated)
 
     def inherit(self, player: int, agent: int, quality: float) -> None:
-        """Set a player's Elo rating to that of another player, `agent`, and the player's quality to `quality`."""
+        """Give a player the Elo rating of another player, `agent`, and set the player's quality to `quality`."""
         self.elo[player], self.quality[player] = self.elo[agent], quality
 
     def forget(self, player: int | slice) -> None:
-        """Reset a player's rating, quality and results to their values before the first match."""
+        """Reset a player's rating, quality and results to the values before the first match."""
         self.elo[player], self.quality[player] = START, 0
         for matrix in (self.games, self.points):
             matrix[player] = matrix[:, player] = 0
 
     def about(self, player: int, names: Sequence[str]) -> Row:
-        """Return a player's numbers for league.json. against: matches and points, by the other player's name."""
+        """Return a player's numbers for league.json. `against` has matches and points, by the other player's name."""
         met = np.flatnonzero(self.games[player]).tolist()
         row: Row = {"elo": float(self.elo[player]), "quality": float(self.quality[player])}
         return row | {"against": {names[j]: [int(self.games[player, j]), float(self.points[player, j])] for j in met}}
 
     def play(self, of: Sequence[Match], played: Sequence[int], costs: Mapping[int, float]) -> None:
-        """Rate matches. of: the different matches; played: indices into `of`, in order of play. costs: the quality that
-        a past agent loses each time a current agent beats it.
+        """Rate matches. of: the different matches. played: indices into `of`, in the order of play. costs: the quality
+        that a past agent (older copy of an agent) loses each time a current agent beats it.
         """
         pairings = [self._pairings(*match) for match in of]
         for i, n in Counter(played).items():
@@ -131,7 +133,7 @@ class LeagueRatings:
             self.elo[p] = elo[p]
 
     def _pairings(self, players: Sequence[int], outcome: Sequence[float]) -> list[Pairing]:
-        """Split a match into matches of two teams. A player counts once per team; players of both do not count."""
+        """Split a match into matches of two teams. A player counts once per team. Players of both do not count."""
         teams = [dict.fromkeys(players[block] for block in blocks) for blocks in self.sides]
         found: list[Pairing] = []
         for t in range(len(teams)):
@@ -143,7 +145,7 @@ class LeagueRatings:
         return found
 
     def _count(self, pairing: Pairing, n: int, costs: Mapping[int, float]) -> None:
-        """Count `n` matches of two teams in the matrices; lower the quality of past agents beaten by current ones."""
+        """Count `n` matches of two teams in the matrices. Lower the quality of past agents that current agents beat."""
         first, second, points = pairing
         for a, b, won in ((first, second, points), (second, first, 1 - points)):
             at = np.ix_(a, b)
@@ -171,7 +173,7 @@ def _rate(pairing: Pairing, elo: dict[int, float]) -> None:
 
 @dataclass
 class CopyHistory:
-    """Comparisons of agents (looks) and copies that are in the log."""
+    """Comparisons of agents (looks), and copies of one agent's weights by another agent, that are in the log."""
 
     matches: Counter[int] = field(default_factory=Counter)  # agent → matches since the agent began or copied
     looked: Counter[int] = field(default_factory=Counter)  # agent → `matches` at the agent's last look
@@ -181,14 +183,14 @@ class CopyHistory:
     made: list[Row] = field(default_factory=list)
 
     def count(self, matches: Sequence[Match], played: Sequence[int], agents: int) -> None:
-        """Count the matches of each agent. matches, played: `of` and `played` of LeagueRatings.play."""
+        """Count the matches of each agent. matches, played: `of` and `played` as in LeagueRatings.play."""
         for i, n in Counter(played).items():
             for p in set(matches[i][0]):
                 if p < agents:
                     self.matches[p] += n
 
     def look(self, line: Row) -> None:
-        """Apply the line of an agent's comparison with another agent."""
+        """Apply the line about an agent's comparison with another agent."""
         self.looks += 1
         self.looked[line["look"]] = self.matches[line["look"]]
         if "copy" in line:
@@ -209,7 +211,7 @@ class CopyHistory:
         self.pending = None
 
     def begin(self, versions: Mapping[str, int], ratings: LeagueRatings) -> None:
-        """Begin a session from these updates of the agents: undo copies made after these updates, the newest first."""
+        """Begin a session at these updates of the agents. Undo copies made after these updates, the newest first."""
         self.pending = None
         for copy in reversed(self.made):
             if copy["version"] > versions.get(str(copy["agent"]), 0):
@@ -218,14 +220,14 @@ class CopyHistory:
 
 
 class LeagueAgents(Population):
-    """The agents of a league, for the referee's decisions on copies. A copy is ordered once its line is in the log."""
+    """The agents of a league, about whose copies the referee decides. A copy is ordered once its line is in the log."""
 
     def __init__(self, league: League, history: CopyHistory, evolution: Evolution):
         self.league, self.history, self.evolution = league, history, evolution
         self.copied: Row = {}  # part of a look's line about the copy; {}: no copy
 
     def standings(self) -> list[Standing]:
-        """Return standings. The score is the Elo rating, or None before an agent has played `every` matches."""
+        """Return the agents' standings. The score is the Elo rating, or None before `every` matches were played."""
         league, played, every = self.league, self.history.matches, self.evolution.every
         elo = [float(league.elo[a]) if played[a] >= every else None for a in range(league.agents)]
         values = [dict(zip(league.varied, hyper, strict=True)) for hyper in league.hyper.tolist()]
@@ -236,7 +238,9 @@ class LeagueAgents(Population):
         self.copied = {"donor": donor, "old": self.standings()[receiver].values, "values": numbers}
 
     def due(self) -> int | None:
-        """Return an agent to be compared now. None: no agent is due, a copy is pending, or a learner has not begun."""
+        """Return an agent to be compared now, or None if no agent is due, a copy is pending, or a learner has not
+        begun.
+        """
         history, every = self.history, self.evolution.every
         if not every or history.pending is not None or np.isnan(self.league.hyper).any():
             return None
@@ -244,7 +248,7 @@ class LeagueAgents(Population):
         return longest if history.matches[longest] - history.looked[longest] >= every else None
 
     def look(self, agent: int, seed: int) -> Row:
-        """Compare a due agent with another agent; return the line for the log. seed: the run's seed."""
+        """Compare a due agent with another agent. Return the line for the log. seed: seed of the run."""
         self.copied = {}
         rng = np.random.default_rng([seed, agent, self.history.looks])
         _, why = evolve(self, agent, self.evolution, rng)
@@ -265,7 +269,7 @@ class LeagueTable:
 
 
 class LeagueState:
-    """State of a league: ratings, players and tables."""
+    """The state of a league: ratings, players and tables (groups of players in an actor's matches)."""
 
     def __init__(self, league: League):
         self.ratings = LeagueRatings(league)
@@ -293,7 +297,7 @@ class LeagueState:
         return Identity(leagues.PAST, *map(int, name.split("-"))) if name else Identity(leagues.NOBODY, 0, 0)
 
     def apply(self, line: Row) -> None:
-        """Apply one line. Raises UserError: the line begins a session of a league with other settings."""
+        """Apply one line of the log. Raises UserError: the line begins a session of a league with other settings."""
         if "of" in line:
             self._play(line["actor"], line["draw"], line["of"], line["played"])
         elif "table" in line:
@@ -369,7 +373,7 @@ class LeagueState:
         return {**about, "version": who.version, **self.ratings.about(player, self.names)}
 
     def save(self) -> Row:
-        """Return the state as plain data, for people and tournaments."""
+        """Return the state as plain data, which people and tournaments read."""
         players = [self._row(p, name) for p, name in enumerate(self.names) if name]
         return {**self.about, "players": players, "history": self.history, "copies": self.copies.made}
 
@@ -378,8 +382,11 @@ POINTS = 400  # approximate number of points of a curve
 
 
 class LeagueHistory(NamedTuple):
-    """Elo ratings over a run. matches: int64 [n], number of matches rated so far; elo: float64 [n, agents], ratings
-    after these matches; copies: CopyHistory.made, each with `match`, the number of matches rated before the copy.
+    """The Elo ratings over a run.
+
+    matches: number of matches rated so far, int64 [n].
+    elo: ratings of the agents after these matches, float64 [n, agents].
+    copies: rows of CopyHistory.made, each with `match`: the number of matches rated before the copy.
     """
 
     matches: np.ndarray
@@ -387,7 +394,9 @@ class LeagueHistory(NamedTuple):
     copies: list[Row]
 
     def values_over(self, agent: int, first: Row) -> list[tuple[int, Row]]:
-        """Return (matches rated before, hyperparameters) for `first`, the initial ones, and each copy by `agent`."""
+        """Return pairs (matches rated before, hyperparameters) for `first`, the initial ones, and for each copy by
+        `agent`.
+        """
         begin, values, found = 0, first, list[tuple[int, Row]]()
         for copy in self.copies:
             if copy["agent"] == agent:
@@ -397,7 +406,7 @@ class LeagueHistory(NamedTuple):
 
 
 def read_history(directory: Path) -> LeagueHistory:
-    """Read the ratings over a league's run, even during the run. Raises UserError: no league, or a damaged log."""
+    """Read the ratings over the run of a league, even during the run. Raises UserError: no league, or a damaged log."""
     lines = list(read_lines(directory / LOG))
     if not lines or "begin" not in lines[0]:
         raise UserError(f"RUN: {directory} has no {LOG} of a league: name a run of league or ftw")

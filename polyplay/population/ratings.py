@@ -1,4 +1,7 @@
-"""Elo of teams and TrueSkill of two players, updated match by match; references. This module imports no torch."""
+"""Ratings by matches: Elo for teams, TrueSkill for two players, and references (opponents of fixed skill).
+
+Ratings are updated match by match. This module imports no torch.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,8 @@ K = 16.0  # most points by which a match changes a rating
 
 def elo_change(first: float, second: float, points: float) -> float:
     """Return the rating points that each player of the first team gains, and each of the second team loses. first,
-    second: mean ratings of the teams' players. points: result of the first team: 1 won, ½ drawn, 0 lost.
+    second: mean ratings of the teams' players. points: result of the first team: 1 for a win, ½ for a draw, 0 for a
+    loss.
     """
     return K * (points - win_probability(first, second))
 
@@ -42,7 +46,7 @@ MARGIN = BETA * (NORMAL.inv_cdf((DRAW + 1) / 2) * math.sqrt(2))  # a smaller dif
 
 
 def trueskill(first: Skill, second: Skill, points: float) -> tuple[Skill, Skill]:
-    """Return both players' skills after a match. points: result of the first player: 1 won, ½ drawn, 0 lost."""
+    """Return the skills of both players after a match. points: result of the first player: 1 won, ½ drawn, 0 lost."""
     variance = (first[1] * first[1] + BETA**2) + (second[1] * second[1] + BETA**2)
     c, lost = math.sqrt(variance), points < 0.5
     ahead = (second[0] - first[0] if lost else first[0] - second[0]) / c
@@ -65,7 +69,7 @@ def _cdf(x: float) -> float:
 
 
 def _won(x: float) -> tuple[float, float]:
-    """Return v and w of a win (TrueSkill). x: expected lead of the winner − draw margin, in standard deviations."""
+    """Return TrueSkill's v and w for a win. x: expected lead of the winner − draw margin, in standard deviations."""
     below = _cdf(x)
     if below <= 1e-300:
         return -x, 1.0  # the limits for x → −∞
@@ -74,7 +78,7 @@ def _won(x: float) -> tuple[float, float]:
 
 
 def _drawn(x: float, margin: float) -> tuple[float, float]:
-    """Return v and w of a draw (TrueSkill). x: expected lead of the first player, in standard deviations."""
+    """Return TrueSkill's v and w for a draw. x: expected lead of the first player, in standard deviations."""
     low, high = -margin - abs(x), margin - abs(x)
     inside = _cdf(high) - _cdf(low)
     if inside <= 1e-300:
@@ -97,7 +101,7 @@ NEAR, FEWEST = 10.0, 2  # references within NEAR points are considered, or the F
 
 @dataclass
 class RatedVersion:
-    """A version of the weights and its matches. steps, wall_seconds: of the run, when the rater took the weights."""
+    """A version of the weights and its matches. steps, wall_seconds: those of the run when the weights were taken."""
 
     version: int
     steps: int
@@ -112,7 +116,6 @@ class RatedVersion:
 
 def rate_against(skill: Skill, reference: float, points: Iterable[float]) -> Skill:
     """Return a player's skill after matches against a reference of fixed skill. points: the player's results, in order.
-
     After each match, with v and w of Herbrich et al. 2006: μ ← μ ± σ²/c · v, σ² ← σ² (1 − σ²/c² · w), c² = σ² + 2β².
     """
     for scored in points:
@@ -126,7 +129,7 @@ def first_skill(rated: Sequence[RatedVersion]) -> Skill:
 
 
 def rate_lines(lines: Iterable[Row]) -> list[RatedVersion]:
-    """Return versions from the lines of ratings.jsonl, in order. Damaged lines are left out."""
+    """Return the rated versions from the lines of ratings.jsonl, in order. Damaged lines are left out."""
     rated: list[RatedVersion] = []
     for line in lines:
         if is_row(line, NUMBERS) and line.get("points"):
@@ -135,7 +138,7 @@ def rate_lines(lines: Iterable[Row]) -> list[RatedVersion]:
 
 
 def take_line(rated: list[RatedVersion], line: Row) -> None:
-    """Apply the next line of ratings.jsonl: matches of a new version, or more matches of the last version."""
+    """Apply the next line of ratings.jsonl. It has matches of a new version, or more matches of the last version."""
     if not rated or rated[-1].version != line["version"]:
         start = first_skill(rated)
         rated.append(RatedVersion(line["version"], line["steps"], line["wall_seconds"], start))
@@ -145,8 +148,10 @@ def take_line(rated: list[RatedVersion], line: Row) -> None:
 
 
 def next_reference(mu: float, points: Mapping[str, Sequence[float]], references: Mapping[str, float]) -> str:
-    """Return the reference that a version plays next: of the references within 10 points of its μ (at least the two
-    nearest), the least played; of several, the nearest. points: results of the version's matches, by reference.
+    """Return the reference (opponent of fixed skill) that a version plays next. Candidates are the references within 10
+    points of the version's μ, but at least the two nearest. Of these, the least played is chosen, and of several, the
+    nearest.
+    points: results of the version's matches, by reference.
     """
     nearest = sorted(references, key=lambda name: (abs(references[name] - mu), name))
     near = sum(abs(skill - mu) <= NEAR for skill in references.values())
@@ -154,7 +159,7 @@ def next_reference(mu: float, points: Mapping[str, Sequence[float]], references:
 
 
 def read_rated(directory: Path) -> list[RatedVersion]:
-    """Return the rated versions of a run, possibly an empty list."""
+    """Return the rated versions of a run. The list may be empty."""
     return rate_lines(read_lines(directory / RATINGS))
 
 
@@ -164,14 +169,14 @@ SEED, MATCHES = 0, 32  # seed, and matches of each pair of references: the same 
 
 
 def reference_settings(environment: str, names: Sequence[str]) -> Row:
-    """Return the settings that determine the matches and ratings of references."""
+    """Return the settings on which the matches and ratings of references depend."""
     skills = {"mu": MU, "sigma": SIGMA, "beta": BETA, "draw": DRAW}
     return {"environment": environment, "seed": SEED, "matches": MATCHES, "trueskill": skills, "names": list(names)}
 
 
 def reference_skills(names: Sequence[str], pairs: Mapping[tuple[str, str], Sequence[float]]) -> dict[str, Skill]:
-    """Return skills from round-robin matches of names. `random`, one of the names, gets μ = 0. Matches are rated in
-    rounds: the first match of each pair, the second of each pair, and so on.
+    """Return the skills of the references from round-robin matches. `random`, one of the names, gets μ = 0. Matches are
+    rated in rounds: the first match of each pair, then the second of each pair, and so on.
     """
     skills: dict[str, Skill] = dict.fromkeys(names, (MU, SIGMA))
     for scored in zip(*pairs.values(), strict=True):
@@ -181,7 +186,7 @@ def reference_skills(names: Sequence[str], pairs: Mapping[tuple[str, str], Seque
 
 
 def read_references(directory: Path, settings: Mapping[str, object] | None = None) -> dict[str, float]:
-    """Return the μ of a run's references, by name; {}: the file is missing or damaged, or has other settings."""
+    """Return the μ of a run's references, by name, or {} if the file is missing, damaged, or of other settings."""
     try:
         found = read_object(directory / REFERENCES)
         same = all(found[name] == value for name, value in (settings or {}).items())

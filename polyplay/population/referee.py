@@ -1,9 +1,10 @@
-"""The referee rates the matches that actors report, admits past agents, draws tables, and decides about copies.
+"""The referee of a league rates matches that actors report, admits past agents, draws tables, and decides on copies.
 
     League ──► results, past agents ──► lines of matches.jsonl ──► LeagueState ──► ratings, players, tables ──► League
 
-A table is the group of players in an actor's matches. A line is written before it is applied; then the memory of data
-handed over is released. So a restarted referee restores every rating from the lines. This module imports no torch.
+A table is the group of players in an actor's matches. A past agent is an older copy of an agent. A line is written
+before it is applied. Then the memory of the data that was handed over is released. So a restarted referee restores
+every rating from the lines. This module imports no torch.
 """
 
 from __future__ import annotations
@@ -45,14 +46,14 @@ RATE = 0.01  # learning rate η of the qualities (Berner et al. 2019, appendix N
 
 @dataclass(frozen=True)
 class Opponents:
-    """A rule by which opponents are drawn. share: probability of a past agent."""
+    """A rule by which the opponents at a table are drawn. share: probability of a past agent."""
 
     rule: str
     share: float = 0.0
 
     @classmethod
     def parse(cls, text: str) -> Opponents:
-        """Parse the text of --opponents, such as `past:0.2`. Raises UserError."""
+        """Parse the text of the option --opponents, such as `past:0.2`. Raises UserError."""
         rule, colon, rest = text.partition(":")
         if text in (LATEST, UNIFORM, BY_ELO):
             return cls(text)
@@ -71,10 +72,12 @@ class Opponents:
     def draw(
         self, first: int, league: League, past: Sequence[int], random: np.ndarray
     ) -> tuple[list[int], list[float]]:
-        """Return the players of a table, beginning with `first`, and the quality that each player loses by a defeat.
+        """Draw the players of a table. Return the players, beginning with `first`, and the quality that each loses by a
+        defeat.
 
-        past: player numbers of existing past agents. random: float [seated, 2], uniform in (0, 1). No player is drawn
-        twice while others are left, except past agents drawn by quality.
+        No player is drawn twice while others are left, except past agents drawn by quality.
+        past: player numbers of the existing past agents.
+        random: random numbers, float [seated, 2], uniform in (0, 1).
         """
         agents, bots = range(league.agents), range(league.players - len(league.bots), league.players)
         pool = [*agents, *past, *bots] if self.rule in (UNIFORM, BY_ELO) else list(agents)
@@ -96,31 +99,31 @@ class Opponents:
 
 
 def match_weight(chance: float) -> float:
-    """Return the weight of a match that is won with probability `chance`: a normal density, scaled to 1 at ½."""
+    """Return the weight of a match that is won with probability `chance`. It is a normal density, scaled to 1 at ½."""
     return math.exp(-(((chance - 0.5) / DEVIATION) ** 2) / 2)
 
 
 def quality_chances(quality: np.ndarray) -> np.ndarray:
-    """Return the probability of drawing each past agent: softmax of the qualities."""
+    """Return the probability with which each past agent is drawn: the softmax of the qualities."""
     weights = np.exp(quality - quality.max())
     return weights / weights.sum()
 
 
 def quality_cost(chance: float, n: int) -> float:
-    """Return the quality that one of `n` past agents, drawn with probability `chance`, loses by a defeat. So all past
-    agents lose the same in expectation.
+    """Return the quality that a past agent loses by a defeat, if it is one of `n` and is drawn with probability
+    `chance`. This way, all past agents lose the same in expectation.
     """
     return RATE / (n * chance)
 
 
 def draw_index(weights: np.ndarray, where: float) -> int:
-    """Return an index, drawn with these weights by the uniform number `where`, from 0 to 1."""
+    """Return an index that is drawn with these weights. where: the uniform random number to use, from 0 to 1."""
     ends = np.cumsum(weights)
     return min(int(np.searchsorted(ends, where * ends[-1], side="right")), len(ends) - 1)
 
 
 def keep_seats(players: Sequence[int], costs: Sequence[float], before: Sequence[int]) -> tuple[list[int], list[float]]:
-    """Return the players and costs in a new order, in which players of the previous table keep their seats."""
+    """Reorder the players and costs of a table, so that players of the previous table stay at their seats."""
     places: list[int | None] = [None] * len(players)
     rest = []
     for i, player in enumerate(players):
@@ -147,7 +150,7 @@ def referee(
     matches: int,
     evolution: Evolution = NO_COPIES,
 ) -> Iterator[None]:
-    """Rate reported matches. matches: number of matches at a table before its players are drawn again."""
+    """Rate the matches that actors report. matches: number of matches at a table before its players are drawn again."""
     place = contextlib.nullcontext(ctx.directory) if ctx.directory else tempfile.TemporaryDirectory()  # in a dry run
     with place as directory:
         rating = Referee(replace(ctx, directory=Path(directory)), rates, opponents, matches, evolution)
@@ -162,7 +165,7 @@ def referee(
 
 
 class Referee:
-    """Referee of a league. The log's lines are its state; the League's shared memory is updated from this state."""
+    """Referee of a league. The log's lines are its state. It writes this state to the League's shared memory."""
 
     def __init__(
         self, ctx: WorkerContext, league: League, opponents: Opponents, matches: int, evolution: Evolution = NO_COPIES
@@ -187,7 +190,7 @@ class Referee:
         self._save()
 
     def write_part(self, number: int) -> None:
-        """Write the league's part of a checkpoint, between two rounds of the workers' turns."""
+        """Write the league's part of a checkpoint. This happens between two rounds of the workers' turns."""
         assert self.ctx.directory is not None
         part = checkpoint.CheckpointPart(self.ctx.directory, number)
         try:
@@ -198,7 +201,7 @@ class Referee:
             self.ctx.log("warning", f"checkpoint {number}: without the league's matches under way: {refusal_text(e)}")
 
     def _publish(self) -> None:
-        """Write the whole state to the League, whose memory may be new, or hold the state of an earlier referee."""
+        """Write the whole state to the League. Its memory may be new, or may hold the state of an earlier referee."""
         state, league = self.state, self.league
         state.ratings.bind(league)
         for player in range(league.players):
@@ -213,7 +216,7 @@ class Referee:
             self._make_room()
 
     def turn(self) -> bool:
-        """Process the data that actors and learners handed over; return whether any data came."""
+        """Process the data that actors and learners have handed over. Return whether any data came."""
         acknowledged = self.league.acknowledged.tolist()  # read first, so that the results include earlier matches
         lines = [*self._results(), *self._posts(), *self._copied()]
         if self._take(lines):
@@ -232,7 +235,7 @@ class Referee:
         return bool(lines)
 
     def _take(self, lines: list[Row]) -> bool:
-        """Write lines, then apply them; return False if they cannot be written now."""
+        """Write lines to the log, and then apply them. If they cannot be written now, return False."""
         if not lines:
             return True
         try:
@@ -251,7 +254,7 @@ class Referee:
     # ------------------------------------------------------------------------------------------------ handed over
 
     def _results(self) -> Iterator[Row]:
-        """Yield a line about the next matches of each actor with new ones. The matches of a line are of one table."""
+        """Yield a line about the next matches of each actor with new ones. All matches of a line are of one table."""
         names = self.state.names
         for actor in range(self.league.actors):
             draws, seated, outcomes = self.league.results(actor, self.state.taken[actor], MOST)
@@ -284,7 +287,7 @@ class Referee:
             yield {"copied": pending["copy"], "version": made[0], "donor_version": made[1], "at": now()}
 
     def _hand_back(self) -> None:
-        """Release the memory of the data that was handed over, which is now in the log."""
+        """Release the memory of the data that was handed over, because the data is now in the log."""
         for actor in range(self.league.actors):
             self.league.taken[actor] = self.state.taken[actor]
         for player in self.league.reserve.tolist():
@@ -294,8 +297,8 @@ class Referee:
     # ------------------------------------------------------------------------------------------------ decisions
 
     def _make_room(self, acknowledged: list[int] | None = None) -> None:
-        """Reserve a player number for each agent's next past agent. If none is free, a past agent leaves: the one of
-        lowest quality that is at no table; of several, the oldest.
+        """Reserve a player number for the next past agent of each agent. If no number is free, a past agent leaves.
+        This is the one with the lowest quality among those at no table, and if there are several, the oldest.
         """
         state, league = self.state, self.league
         reserves = league.reserve.tolist()
@@ -309,7 +312,7 @@ class Referee:
             league.enter(agent, state.entered[agent], reserves[agent])
 
     def _dismiss(self, acknowledged: list[int] | None) -> int:
-        """Remove a past agent, but never the newest; return its player number; -1: all others are at tables."""
+        """Remove a past agent, but never the newest. Return its player number, or -1 if all others are at tables."""
         state, seated = self.state, set[int]()
         for actor, table in state.tables.items():
             left = acknowledged is not None and acknowledged[actor] == table.draw
@@ -323,12 +326,12 @@ class Referee:
         return player
 
     def _ask(self) -> None:
-        """Order the pending copy, if one exists, through the League."""
+        """If a copy is pending, order it through the League."""
         if (line := self.state.copies.pending) is not None:
             self.league.ask(CopyOrder(line["copy"], line["look"], line["donor"]), list(line["values"].values()))
 
     def _draws(self, acknowledged: list[int]) -> Iterator[Row]:
-        """Yield a line for each actor that has no table yet, or has played enough matches with its table."""
+        """Yield a line for each actor that has no table yet, or that has played enough matches with its table."""
         for actor in range(self.league.actors):
             table = self.state.tables[actor]
             if table.draw == 0 or (acknowledged[actor] == table.draw and table.since >= self.matches):

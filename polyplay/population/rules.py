@@ -1,7 +1,8 @@
-"""Evolution of a population: rules for which member copies which, and for changes of copied hyperparameters.
+"""Evolution of a population: rules that decide which member copies which, and how copied hyperparameters change.
 
-Sources: Jaderberg et al. 2017, §4.1.1; 2019. A rule is a function of plain data and a random generator, independent of
-runs. Two kinds of Population evolve: runs in files (population.trainer) and agents in memory (population.league_log).
+Sources: Jaderberg et al. 2017, §4.1.1; 2019. A rule is a function of plain data and a random generator. It does not
+depend on runs. Two kinds of Population evolve: runs in files (population.trainer), and agents in memory
+(population.league_log).
 """
 
 from __future__ import annotations
@@ -24,10 +25,9 @@ from polyplay.population.ratings import win_probability
 
 
 def welch_test(a: Sequence[float], b: Sequence[float]) -> tuple[float, float]:
-    """Return t = (ā − b̄) / √(s²ₐ/nₐ + s²ᵦ/nᵦ) and its two-sided p, for samples of at least two numbers each, whose
-    variances may differ (Welch 1947). p is by Student's distribution with Welch–Satterthwaite degrees of freedom.
-
-    If neither sample varies, p is 1 for equal means, else 0.
+    """Return t and p of Welch's t-test (Welch 1947), for two samples of at least two numbers each. The samples'
+    variances may differ. If neither sample varies, p is 1 for equal means, else 0. t is (ā − b̄) / √(s²ₐ/nₐ + s²ᵦ/nᵦ).
+    p is two-sided, by Student's distribution with Welch–Satterthwaite degrees of freedom.
     """
     means = statistics.mean(map(float, a)) - statistics.mean(map(float, b))  # exact, so that equal means differ by 0
     va, vb = (statistics.variance(map(float, x)) / len(x) for x in (a, b))
@@ -39,8 +39,9 @@ def welch_test(a: Sequence[float], b: Sequence[float]) -> tuple[float, float]:
 
 
 def two_sided(t: float, freedom: float) -> float:
-    """Return the probability that |T| ≥ |t|, for Student's T with ν ≥ 1 degrees of freedom: the ratio of the integrals
-    of sin^(ν−1) up to arctan(√ν / |t|) and up to π/2, by Gauss–Legendre quadrature in the fourth root of the angle.
+    """Return the probability that |T| ≥ |t|, for Student's T with ν ≥ 1 degrees of freedom. It is the integral of
+    sin^(ν−1) up to arctan(√ν / |t|), divided by the integral up to π/2. Both are computed by Gauss–Legendre quadrature
+    in the fourth root of the angle.
     """
     nodes, weights = np.polynomial.legendre.leggauss(64)
     root = (1 + nodes) / 2
@@ -61,7 +62,9 @@ FORMS = "NAME=log:LOW:HIGH, NAME=uniform:LOW:HIGH or NAME=a,b,c, as in --vary le
 
 @dataclass(frozen=True)
 class Prior:
-    """Distribution of a hyperparameter's values: over a range, or over a list. A `log` range lies on one side of 0."""
+    """Distribution from which values of a hyperparameter are drawn: over a range, or over a list. A `log` range lies on
+    one side of 0.
+    """
 
     name: str
     kind: Literal["log", "uniform", "list"]
@@ -73,7 +76,7 @@ class Prior:
     drawn: bool = False  # rule mutate: whether a copied value is resampled instead
 
     def draw(self, rng: np.random.Generator) -> Any:
-        """Draw a value: uniformly from a range, log-uniformly from a `log` range, or uniformly from a list."""
+        """Draw a value: uniformly from a range or a list, or log-uniformly from a `log` range."""
         if self.kind == "list":
             return self.choices[rng.integers(len(self.choices))]
         half, u = 0.5 * self.whole, rng.random()  # half makes whole numbers at both ends as likely as others
@@ -84,8 +87,8 @@ class Prior:
         return self._clip(low * (1 - u) + high * u)
 
     def perturb(self, value: Any, rng: np.random.Generator) -> Any:
-        """Return `value` × 0.8 or × 1.2, equally likely, clipped to the range. A whole number moves by at least 1; at
-        an end of the range, inward. For a list, return the next or the previous entry.
+        """Return `value` × 0.8 or × 1.2, equally likely, clipped to the range. For a list, return the next or the
+        previous entry. A whole number moves by at least 1, and at an end of the range it moves inward.
         """
         up = int(rng.integers(2))
         if self.kind == "list":
@@ -95,7 +98,7 @@ class Prior:
         return self._times(value, FACTORS[not up]) if self.whole and moved == value else moved
 
     def label(self) -> str:
-        """Return the prior as it is written after NAME= in --vary."""
+        """Return the prior as text, as it is written after NAME= in --vary."""
         if self.kind == "list":
             return ",".join(map(str, self.choices))
         return f"{self.kind}:{self.low}:{self.high}"
@@ -112,18 +115,18 @@ class Prior:
 
 
 def combinations(lists: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
-    """Return all combinations of one entry per name; the last name's entry changes fastest. Without names: [{}]."""
+    """Return all combinations of one entry per name. The last name's entry changes fastest. No names give [{}]."""
     return [dict(zip(lists, chosen, strict=True)) for chosen in product(*lists.values())]
 
 
 def around(values: Mapping[str, float], chance: float = 1.0) -> dict[str, Prior]:
-    """Return default priors of numbers: log-uniform from a tenth of a value to ten times the value. 0 gets no prior."""
+    """Return default priors of numbers, log-uniform from a tenth of a value to ten times the value. 0 gets no prior."""
     ends = {name: sorted((x / RANGE, x * RANGE)) for name, x in values.items() if x}
     return {name: Prior(name, "log", low, high, chance=chance) for name, (low, high) in ends.items()}
 
 
 def initial(priors: Mapping[str, Prior], agents: int, seed: int) -> list[dict[str, float]]:
-    """Return each agent's initial hyperparameters, drawn from the priors by a separate generator per agent."""
+    """Return the initial hyperparameters of each agent, drawn from the priors by a separate generator each."""
     rngs = [np.random.default_rng([seed, agent, 0, 1]) for agent in range(agents)]  # copies' seeds have 3 numbers
     return [{name: float(prior.draw(rng)) for name, prior in priors.items()} for rng in rngs]
 
@@ -174,7 +177,7 @@ Choice = tuple[int | None, str]  # decision for a member: member to copy (None: 
 
 @dataclass(frozen=True)
 class Standing:
-    """Score and hyperparameters of a member of a population."""
+    """Score and hyperparameters of a member of a population, from which the rules decide about copies."""
 
     score: float | None  # higher is better; None: unknown since the last copy; -inf: the run failed
     games: tuple[float, ...] = ()  # returns whose mean is the score
@@ -182,11 +185,13 @@ class Standing:
 
 
 class Population(ABC):
-    """Members that train separately and copy each other. While `evolve` runs, nothing else changes the members."""
+    """Base class of populations: members that train separately and copy each other. While `evolve` runs, nothing else
+    changes the members.
+    """
 
     @abstractmethod
     def standings(self) -> Sequence[Standing]:
-        """Return a Standing for each member, in the order of the members' numbers."""
+        """Return a Standing (score and hyperparameters) for each member, in the order of the members' numbers."""
 
     @abstractmethod
     def copy(self, receiver: int, donor: int, values: Values) -> None:
@@ -197,7 +202,7 @@ class Population(ABC):
 
 @dataclass(frozen=True)
 class Evolution:
-    """Rules by which runs (pbt) or agents (league, ftw) copy each other, and change the copied values."""
+    """Rules by which runs (pbt) or agents (league, ftw) copy each other and change the copied hyperparameters."""
 
     every: int = 0  # agent steps of a run, or matches of an agent, between two decisions; 0: no decisions
     exploit: str = "outplayed"
@@ -206,17 +211,18 @@ class Evolution:
 
     @property
     def varied(self) -> tuple[str, ...]:
-        """Names of the hyperparameters that change when a member copies another."""
+        """Names of the hyperparameters that change when a member copies another one."""
         return tuple(self.priors) if self.every else ()
 
     def describe(self) -> list[str]:
-        """Return a line about copies for the diagram of a league; [] if agents never copy."""
+        """Return a line about copies for the diagram of a league. If agents never copy, return []."""
         return [f"copies  an agent that wins {SURE:.0%}, every {self.every:,} matches"] if self.every else []
 
 
 def evolve(population: Population, i: int, rules: Evolution, rng: np.random.Generator) -> Choice:
-    """Choose a donor for member `i`, and copy it. Member `i` continues with the donor's hyperparameters, changed by a
-    rule. The choice and the changes depend only on the standings and on `rng`.
+    """Choose a donor (member to copy) for member `i`, and copy it. Return the donor and the reason. Member `i`
+    continues with the donor's hyperparameters, changed by a rule. The choice and the changes depend only on the
+    standings and on `rng`.
     """
     standings = population.standings()
     donor, why = choose_donor(rules.exploit, standings, i, rng)
@@ -232,7 +238,9 @@ Peers = list[tuple[int, float]]  # other members that may be copied, and their s
 
 
 def choose_donor(rule: str, standings: Sequence[Standing], i: int, rng: np.random.Generator) -> Choice:
-    """Return the donor of member `i`, or None, and why. Members without a score take no part; failed ones only copy."""
+    """Return the donor of member `i`, or None, and the reason. Members without a score take no part. Failed members
+    copy others, but nobody copies them.
+    """
     mine = standings[i].score
     if mine is None:
         return None, "no score since its last copy"
@@ -242,8 +250,8 @@ def choose_donor(rule: str, standings: Sequence[Standing], i: int, rng: np.rando
 
 
 def truncation(standings: Sequence[Standing], i: int, mine: float, peers: Peers, rng: np.random.Generator) -> Choice:
-    """A member in the bottom 20 % copies a random better member in the top 20 %. Only members with a score count;
-    members that tie at the edge of the 20 % all belong to the 20 %.
+    """A member in the bottom 20 % copies a random better member in the top 20 %. Only members with a score count. If
+    members tie at the edge of the 20 %, all of them belong to the 20 %.
     """
     scores = [s.score for s in standings if s.score is not None]
     most = -(-len(scores) // 5)  # 20 % of the members, rounded up; exact, unlike 0.2
@@ -256,7 +264,7 @@ def truncation(standings: Sequence[Standing], i: int, mine: float, peers: Peers,
 
 
 def tournament(standings: Sequence[Standing], i: int, mine: float, peers: Peers, rng: np.random.Generator) -> Choice:
-    """A member copies a random peer if the peer's score is better (Jaderberg et al. 2017, §4.3.1)."""
+    """A member copies a random other member if that member's score is better (Jaderberg et al. 2017, §4.3.1)."""
     if not peers:
         return None, "no other member has a score"
     j, score = peers[rng.integers(len(peers))]
@@ -264,10 +272,11 @@ def tournament(standings: Sequence[Standing], i: int, mine: float, peers: Peers,
 
 
 def t_test(standings: Sequence[Standing], i: int, mine: float, peers: Peers, rng: np.random.Generator) -> Choice:
-    """A member copies a random peer if the mean of the peer's last 10 games is higher by Welch's t-test, as in
-    Jaderberg et al. 2017, §4.1.1, "Welch's t-test on the last 10 episodes". The paper gives no level; here the
-    two-sided p must be below 0.05, so an equally good peer is copied with probability 2.5 %. If one of the two has
-    fewer than two games, no copy is made. A failed member copies any peer.
+    """A member copies a random other member (peer) if the mean of the peer's last 10 games is higher by Welch's t-test.
+
+    This is the rule of Jaderberg et al. 2017, §4.1.1, "Welch's t-test on the last 10 episodes". The paper gives no
+    level. Here the two-sided p must be below 0.05, so an equally good peer is copied with probability 2.5 %. If one of
+    the two has fewer than two games, no copy is made. A failed member copies any peer.
     """
     if not peers:
         return None, "no other member has a score"
@@ -285,8 +294,8 @@ def t_test(standings: Sequence[Standing], i: int, mine: float, peers: Peers, rng
 
 
 def outplayed(standings: Sequence[Standing], i: int, mine: float, peers: Peers, rng: np.random.Generator) -> Choice:
-    """An agent copies a random peer that beats it with probability 0.7 or more, according to the Elo ratings, which are
-    the scores (Jaderberg et al. 2019).
+    """An agent copies a random other agent that beats it with probability 0.7 or more (Jaderberg et al. 2019). The
+    probability is computed from the Elo ratings, which are the scores.
     """
     if not peers:
         return None, "no other agent has played enough"
@@ -315,5 +324,5 @@ EXPLORE: dict[str, Callable[[Any, Prior, np.random.Generator], Any]] = {
 
 
 def change_values(rule: str, values: Values, priors: Priors, rng: np.random.Generator) -> Values:
-    """Return copied hyperparameters, each changed independently by a rule; those without a prior do not change."""
+    """Return copied hyperparameters, each changed independently by a rule. Those without a prior do not change."""
     return {**values, **{name: EXPLORE[rule](values[name], prior, rng) for name, prior in priors.items()}}

@@ -1,8 +1,8 @@
-"""The files of a population: `population.json`, `lineage.jsonl`, and locks of members in training.
+"""The files of a population of runs: `population.json`, `lineage.jsonl`, and locks of the members in training.
 
-Every change is made under one lock, held for milliseconds. A decision is valid once `population.json` counts it. The
-decision's line of `lineage.jsonl` is written before; if the process is killed in between, the line is cut off later.
-If a process ends, even by a kill, the operating system releases its locks. This module imports no torch.
+Every change is made under one lock, which is held for milliseconds. A decision is valid once `population.json` counts
+it. The decision's line of `lineage.jsonl` is written before. If the process is killed in between, the line is cut off
+later. If a process ends, even by a kill, the operating system releases its locks. This module imports no torch.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ LINEAGE = "lineage.jsonl"
 
 @dataclass(frozen=True)
 class Segment:
-    """A part of a line: agent steps that one member trained with the same hyperparameters."""
+    """A part of a member's line of descent: agent steps that one member trained with the same hyperparameters."""
 
     member: int
     begin: int  # agent steps of that member
@@ -41,7 +41,7 @@ class Segment:
 
 
 def read_lineage(directory: Path) -> list[Row]:
-    """Return the rows of a population's lineage, in order; [] without a file. Damaged lines are left out."""
+    """Return the rows of a population's lineage, in order. Without a file, return []. Damaged lines are left out."""
 
     def is_whole(row: Row) -> bool:
         values = isinstance(row.get("old"), dict) and isinstance(row.get("new"), dict)
@@ -51,11 +51,11 @@ def read_lineage(directory: Path) -> list[Row]:
 
 
 def ancestry(rows: Sequence[Row], member: int, steps: int | None = None) -> list[Segment]:
-    """Return the line of `member` up to its agent step `steps` (None: the last step in the rows), oldest segment first.
+    """Return the line of descent of `member` up to its agent step `steps`, the oldest segment first.
 
-    Each segment counts the agent steps of its member. If a copy joins two segments, the donor's segment ends at the
-    copied step, and the receiver's segment begins at the receiver's step. Only the last segment may be empty. Without a
-    row of the member, the line is empty.
+    If `steps` is None, the line ends at the last step in the rows. Each segment counts the agent steps of its member.
+    If a copy joins two segments, the donor's segment ends at the copied step, and the receiver's segment begins at the
+    receiver's step. Only the last segment may be empty. If the member has no row, the line is empty.
     """
     known = [row["steps"] for row in rows if row["member"] == member]
     known += [row["donor_steps"] for row in rows if row["donor"] == member]
@@ -76,7 +76,7 @@ WAITING, TRAINING, DONE, FAILED = "waiting", "training", "done", "failed"
 
 
 def founder(member: int, values: Mapping[str, Any]) -> Row:
-    """Return the row of a new member, before the member's first step."""
+    """Return the row of a new member of the population, before its first step."""
     counts = dict.fromkeys(("steps", "frames", "since", "copied", "turns", "falls"), 0)
     found: Row = {"member": member, **counts, "score": None, "games": [], "values": dict(values)}
     return found | {"state": WAITING, "why": "", "lost": False, "pending": None, "wall_seconds": 0.0}
@@ -89,11 +89,11 @@ class Store:
         self.directory = directory
 
     def member(self, i: int) -> Path:
-        """Return the directory of a member's run."""
+        """Return the directory of the run of member `i`."""
         return self.directory / MEMBERS / f"{i:02d}"
 
     def begin(self, about: Mapping[str, Any], values: Sequence[Mapping[str, Any]]) -> None:
-        """Create the files, with a new member for each entry of `values`. Raises OSError."""
+        """Create the files. Each entry of `values` becomes a new member with these hyperparameters. Raises OSError."""
         (self.directory / MEMBERS).mkdir(exist_ok=True)
         (self.directory / LINEAGE).unlink(missing_ok=True)
         members = [founder(i, drawn) for i, drawn in enumerate(values)]
@@ -115,11 +115,11 @@ class Store:
         return found
 
     def write(self, population: Row) -> None:
-        """Write population.json; the caller holds the lock. Raises OSError."""
+        """Write population.json. The caller must hold the lock. Raises OSError."""
         write_json(self.directory / FILE, population)
 
     def commit(self, population: Row, line: Row) -> None:
-        """Write a decision, which is valid after this call; the caller holds the lock. Raises OSError."""
+        """Write a decision, which is valid after this call. The caller must hold the lock. Raises OSError."""
         self._cut(population["decisions"])
         self._append(line)
         population["decisions"] += 1
@@ -147,7 +147,7 @@ class Store:
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[Row]:
-        """Lock the population in this context; yield population.json. Raises UserError: file missing or damaged."""
+        """Lock the population in this context, and yield population.json. Raises UserError: missing or damaged."""
         fd = platform.open_file(self.directory / ".population.lock", os.O_RDWR | os.O_CREAT)
         try:
             platform.lock(fd, wait=True)
@@ -157,7 +157,7 @@ class Store:
 
     @contextlib.contextmanager
     def claimed(self, i: int) -> Iterator[bool]:
-        """Try to lock member `i` in this context; yield whether the caller has the lock."""
+        """Try to lock member `i` in this context. Yield whether the caller has got the lock."""
         fd = platform.open_file(self.directory / MEMBERS / f".{i:02d}.lock", os.O_RDWR | os.O_CREAT)
         try:
             yield platform.lock(fd)
@@ -166,8 +166,9 @@ class Store:
 
 
 def wall_seconds(population: Row) -> float:
-    """Return the seconds that all sessions of the population took together, by the machine's monotonic clock, which all
-    processes share. After a reboot, the clock may show less than at the start of a session; the session then adds 0.
+    """Return the seconds that all sessions of the population took together. They are measured by the machine's
+    monotonic clock, which all processes share. After a reboot, the clock may show less than at the start of a session.
+    The session then adds 0.
     """
     clock = population.get("clock")
     return float(clock["before"] + max(0.0, time.monotonic() - clock["since"])) if clock else 0.0
@@ -176,8 +177,11 @@ def wall_seconds(population: Row) -> float:
 def line_of(
     population: Row, m: Row, old: Mapping[str, Any], why: str, donor: Row | None = None, score: Any = None
 ) -> Row:
-    """Return the line of lineage.jsonl for the next decision. m: the member's row after the decision; old, score: the
-    member's hyperparameters and score before; donor: the donor's row.
+    """Return the line of lineage.jsonl for the next decision.
+
+    m: the member's row after the decision.
+    old, score: the member's hyperparameters and score before the decision.
+    donor: the row of the donor (member that was copied), or None.
     """
     own = {
         "decision": population["decisions"],
@@ -192,11 +196,11 @@ def line_of(
 
 
 def rank_members(members: Iterable[Row]) -> list[Row]:
-    """Sort members: the best first, members without a score later, failed members last; equal members by number."""
+    """Sort the members: the best first, those without a score later, failed ones last; equal ones by number."""
     return sorted(members, key=lambda m: (m["state"] == FAILED, m["score"] is None, -(m["score"] or 0.0), m["member"]))
 
 
 def best_member(members: Iterable[Row]) -> Row | None:
-    """Return the row of the best member; None: no member has a score, or all members failed."""
+    """Return the row of the best member. If no member has a score, or all have failed, return None."""
     best = next(iter(rank_members(members)), None)
     return None if best is None or best["state"] == FAILED or best["score"] is None else best

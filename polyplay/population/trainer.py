@@ -1,8 +1,9 @@
-"""Trainer: repeatedly trains the member with the fewest agent steps, and decides whether the member copies another.
+"""Trainer: a worker that trains one member of a population after another, and decides whether it copies another member.
 
     trainer ──► members/03: a session of an ordinary run ──► its score ──► copy another or not ──► the next member
 
-Trainers do not wait for each other, and none decides for all; all share the population's files (population.store).
+Each trainer takes the member with the fewest agent steps. Trainers do not wait for each other, and none decides for
+all. All share the population's files (population.store).
 """
 
 from __future__ import annotations
@@ -48,8 +49,8 @@ PreparedCopy = tuple[str, int]  # a prepared copy: its name after `complete_copy
 
 
 def prepare_copy(member: Path, donor: Path, name: str, lanes: bool = True) -> PreparedCopy:
-    """Write the copy as `checkpoints/.partial-NAME` of the receiver, `member`. lanes: keep the member's running
-    environments; else they restart. Raises UserError: a member has no complete checkpoint; OSError.
+    """Write a copy of the donor as `checkpoints/.partial-NAME` of the receiver, `member`. lanes: whether the member's
+    running environments continue; else they restart. Raises OSError; UserError: a member has no complete checkpoint.
     """
     part = checkpoint.checkpoints_dir(member) / f".partial-{name}"
     own = checkpoint.newest(member, _silent, checkpoint.resume_flaw)
@@ -61,7 +62,7 @@ def prepare_copy(member: Path, donor: Path, name: str, lanes: bool = True) -> Pr
 
 
 def complete_copy(member: Path, name: str, final: str) -> bool:
-    """Make a prepared copy the newest checkpoint; return whether it exists and is complete. Repeating is harmless."""
+    """Make a prepared copy the newest checkpoint. Return whether it exists and is complete. It is safe to repeat."""
     place = checkpoint.checkpoints_dir(member)
     if not (place / final).exists():
         with contextlib.suppress(FileNotFoundError):
@@ -103,20 +104,20 @@ def _compose(part: Path, own: Path, given: Path, lanes: bool) -> PreparedCopy:
 
 
 def _counted(learner: Row, version: int) -> Row:
-    """Return a learner's counts after one more update; every part of a parameter server counts one more, too."""
+    """Return a learner's counts after one more update. Every part of a parameter server also counts one more."""
     shards = {"shards": [own + 1 for own in learner["shards"]]} if "shards" in learner else {}
     return {**learner, "version": version, **shards}
 
 
 def _without_state(file: Path) -> dict[str, np.ndarray]:
-    """Return a worker's arrays, with the recurrent state of its lanes set to 0; {} if the worker has no such state."""
+    """Return a worker's arrays with the recurrent state of its lanes set to 0, or {} if it has no such state."""
     arrays = checkpoint.read_arrays(file)
     found = [k for k in arrays if RECURRENT.match(k)]
     return {**arrays, **{k: np.zeros_like(arrays[k]) for k in found}} if found else {}
 
 
 def _link(source: Path, target: Path) -> None:
-    """Hard-link a file, which never changes; copy it if the file system has no links."""
+    """Hard-link a file, which is safe because files never change. If the file system has no links, copy the file."""
     try:
         os.link(source, target)
     except OSError:
@@ -124,7 +125,7 @@ def _link(source: Path, target: Path) -> None:
 
 
 def _silent(text: str) -> None:
-    """Ignore a message about a skipped checkpoint: the run of this checkpoint reports it when the run resumes."""
+    """Ignore a message about a skipped checkpoint. The run that owns the checkpoint reports it when it resumes."""
 
 
 GAMES = 10  # fewest games of a score (Jaderberg et al. 2017, section 4.1)
@@ -133,7 +134,7 @@ DRAWS = 10  # attempts of a failed member to find a donor with a complete checkp
 
 @dataclass(frozen=True)
 class PopulationPlan:
-    """Settings of a population of runs. total: agent steps per member."""
+    """The settings of a population of runs. total: number of agent steps that each member trains."""
 
     evolution: Evolution
     over: str
@@ -146,7 +147,7 @@ class PopulationPlan:
     machines: str = ""  # other machines, on which members run
 
     def describe(self) -> list[str]:
-        """Return lines for the diagram of the population."""
+        """Return the lines that describe the population in its diagram."""
         evolution = self.evolution
         return [
             f"members {self.size} of {self.over}",
@@ -157,7 +158,7 @@ class PopulationPlan:
         ]
 
     def founders(self) -> list[Values]:
-        """Return each member's initial hyperparameters, which depend on the seed but not on the rules."""
+        """Return the initial hyperparameters of each member. They depend on the seed, but not on the rules."""
         priors = self.evolution.priors
         if self.grid:
             return combinations({name: prior.choices for name, prior in priors.items()})
@@ -165,19 +166,19 @@ class PopulationPlan:
         return [{name: prior.draw(rng) for name, prior in priors.items()} for rng in rngs]
 
     def about(self) -> Row:
-        """Return the settings for population.json."""
+        """Return the settings as plain data for population.json."""
         evolution = self.evolution
         rules = {"exploit": evolution.exploit, "explore": evolution.explore}
         about = {"over": self.over, "every": evolution.every, "total": self.total, **rules, "score": self.score}
         return {**about, "seed": self.seed, "vary": {name: p.label() for name, p in evolution.priors.items()}}
 
     def until(self, member: Row) -> int:
-        """Return the agent steps at which the next decision about a member is due."""
+        """Return the number of agent steps at which the next decision about a member is due."""
         return min(self.total, (member["turns"] + 1) * self.evolution.every)
 
 
 class MemberRuns(Population):
-    """The runs of a population. The caller holds the population's lock. population: contents of population.json."""
+    """The runs of a population. The caller must hold the population's lock. population: contents of population.json."""
 
     def __init__(self, store: Store, plan: PopulationPlan, population: Row):
         self.store, self.plan, self.population, self.members = store, plan, population, population["members"]
@@ -201,7 +202,7 @@ class MemberRuns(Population):
         return prepare_copy(self.store.member(receiver), self.store.member(donor), name, lanes)
 
     def complete(self, i: int, copy: tuple[int, str, bool], final: str) -> str:
-        """Complete member `i`'s copy, or make it again if it was deleted; return the reason of a failure, or ""."""
+        """Complete the copy of member `i`. If it was deleted, make it again. Return the reason of a failure, or ""."""
         own, (donor, name, _) = self.store.member(i), copy
         try:
             if complete_copy(own, name, final) or complete_copy(own, name, final := self.prepare(i, *copy)[0]):
@@ -212,7 +213,7 @@ class MemberRuns(Population):
         return f"its copy of member {donor:02d} is gone: {wrong}"
 
     def decide(self, i: int) -> None:
-        """Decide whether member `i`, ready or failed, copies another member; write the decision. Raises OSError."""
+        """Decide whether member `i`, ready or failed, copies another one. Write the decision. Raises OSError."""
         m, population = self.members[i], self.population
         rng = np.random.default_rng([self.plan.seed, i, m["turns"] + 1, m["falls"]])
         failed, old, score = m["state"] == FAILED, m["values"], m["score"]
@@ -236,13 +237,13 @@ def may_train(population: Row, i: int) -> bool:
 
 
 def is_over(population: Row) -> bool:
-    """Tell whether no member can train further."""
+    """Tell whether the population is finished: no member can train further."""
     return not any(may_train(population, i) for i in range(len(population["members"])))
 
 
 @dataclass
 class Members(Edge):
-    """Files of the population's members, which all trainers share."""
+    """The files of the population's members, which all trainers share."""
 
     n: int
     memory: ClassVar[str] = "members"
@@ -251,7 +252,7 @@ class Members(Edge):
         return f"members/00 … {self.n - 1:02d}: scores, hyperparameters, checkpoints"
 
     def arrows(self) -> list[Arrow]:
-        """Return the arrow of the diagram: every trainer writes its member's files, and reads all files."""
+        """Return the arrow for the diagram. Every trainer writes the files of its member, and reads all files."""
         return [Arrow(self.label(), ("out",), ("out",))]
 
 
@@ -261,8 +262,11 @@ REST = 0.2  # seconds between two searches for a member when all are taken
 
 @dataclass(frozen=True)
 class MemberSession:
-    """Result of a member's session. steps, frames: counts of the last checkpoint; games: returns of the last games
-    since the member's last copy; seconds: duration of the session.
+    """The result of a member's session (one stretch of training).
+
+    steps, frames: counts of the last checkpoint.
+    games: returns of the last games since the member's last copy.
+    seconds: duration of the session.
     """
 
     ended: Literal["ready", "done", "stopped", "failed", "lost"]  # failed: forever; lost: may be tried again
@@ -279,7 +283,7 @@ RunMember = Callable[[Row, int, Callable[[], str], Say], MemberSession]
 
 
 def trainer(ctx: WorkerContext, *, out: Members, plan: PopulationPlan, run: RunMember | None = None) -> Iterator[None]:
-    """Train one member after another, until none can train further."""
+    """Train one member of the population after another, until none can train further."""
     assert ctx.directory is not None
     assert run is not None
     store = Store(ctx.directory)
@@ -295,8 +299,9 @@ def trainer(ctx: WorkerContext, *, out: Members, plan: PopulationPlan, run: RunM
 
 
 def _train_next(ctx: WorkerContext, store: Store, plan: PopulationPlan, run: RunMember) -> bool:
-    """Train the member with the fewest agent steps that no other trainer holds; return whether such a member exists.
-    Steps after a member's last decision do not count, so a member stopped before the next decision keeps its turn.
+    """Train the member with the fewest agent steps that no other trainer holds. Return whether there is one. Steps
+    after a member's last decision do not count, so a member that stopped before its next decision does not lose its
+    turn.
     """
     population = store.read()
     for m in sorted(population["members"], key=lambda m: (m["since"], m["member"])):
@@ -325,7 +330,7 @@ def _train(ctx: WorkerContext, store: Store, plan: PopulationPlan, i: int, run: 
 
 
 def _begin(store: Store, plan: PopulationPlan, i: int) -> Row:
-    """Complete member `i`'s pending copy; if the member failed, look for a donor. Return the member's row."""
+    """Complete the pending copy of member `i`. If the member has failed, look for a donor. Return the member's row."""
     with store.locked() as population:
         runs = MemberRuns(store, plan, population)
         m: Row = runs.members[i]
@@ -340,7 +345,7 @@ def _begin(store: Store, plan: PopulationPlan, i: int) -> Row:
 
 
 def _note(ctx: WorkerContext, m: Row, session: MemberSession) -> None:
-    """Update a member's row by the result of a session."""
+    """Update a member's row by the result of its session."""
     m["wall_seconds"] = round(m["wall_seconds"] + session.seconds, 3)
     m |= {"steps": session.steps, "frames": session.frames}
     m |= {"why": session.why, "lost": session.ended == "lost"}

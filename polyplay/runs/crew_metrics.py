@@ -1,7 +1,9 @@
-"""Metrics of a run, computed from the counters that its workers write while they act and learn. Some of them:
+"""Metrics of a run, computed from the counters that its workers write while they act and learn. Some of the metrics:
 
-pps                 predictions per second: observations answered with an action; predict_batch: observations per call
-tps                 updates per second; train_batch: transitions per update
+pps                 predictions per second (a prediction answers one observation with an action)
+predict_batch       observations per call of the network
+tps                 updates per second
+train_batch         transitions per update
 queue_depth         rollouts or batches that wait when a learner looks into its queue
 prediction_queue    agents that wait for an action when a predictor of GA3C looks into its queue
 simulations_per_second, games_per_hour  simulations and ended games of tree search
@@ -37,8 +39,9 @@ if TYPE_CHECKING:
 
 
 class Throttled:
-    """Function that returns the last result of `measure`. It calls `measure` again only so often that these calls take
-    at most the fraction `share` of the time. For example, reading the memory of 20 processes takes 0.15 s.
+    """Wrap a slow measurement, so that it takes at most the fraction `share` of the time. Calling the object returns
+    the last result of `measure`, or measures again if enough time has passed. For example, reading the memory of 20
+    processes takes 0.15 s.
     """
 
     def __init__(self, measure: Callable[[], float], share: float = 0.01, clock: Callable[[], float] = time.monotonic):
@@ -55,7 +58,7 @@ class Throttled:
 
 
 def process_tree(root: psutil.Process | None = None) -> list[psutil.Process]:
-    """Return a process (default: the current process) and its descendants; [] if the process has ended."""
+    """Return a process (default: the current process) and its descendants. Return [] if the process has ended."""
     with contextlib.suppress(psutil.Error):
         root = root or psutil.Process()
         return [root, *root.children(recursive=True)]
@@ -63,12 +66,12 @@ def process_tree(root: psutil.Process | None = None) -> list[psutil.Process]:
 
 
 def memory_mb(root: psutil.Process | None = None) -> float:
-    """Return the MB used by a process and its descendants. Shared pages count once where the system reports PSS."""
+    """Return the MB used by a process and its descendants. If the system reports PSS, shared pages count only once."""
     return round(_total(root, lambda p: getattr(info := p.memory_full_info(), "pss", info.rss) / 2**20), 1)
 
 
 def cpu_seconds(root: psutil.Process | None = None, ended: bool = True) -> float:
-    """Return the CPU seconds of a process and its descendants. ended: include children that have ended."""
+    """Return the CPU seconds of a process and its descendants. ended: also count child processes that have ended."""
     return _total(root, lambda process: sum(process.cpu_times()[: 4 if ended else 2]))
 
 
@@ -86,9 +89,13 @@ SILENCE = 120.0  # seconds that a worker's loop may stand still before a warning
 
 
 class CrewMetrics:
-    """Totals of a run, and their growth since the last report. crew: the run's workers. before: agent steps and updates
-    at the resumed checkpoint. tasks: agent steps of each task at that checkpoint. roles: how workers of each kind spent
-    their time, {role: {"workers": number, "env", "infer", "learn", "replay", "wait": fractions}}.
+    """Compute the totals of a run, and how much they grew since the last report.
+
+    crew: the crew (all workers of the run).
+    before: agent steps and updates at the checkpoint from which the run resumed.
+    tasks: agent steps of each task at that checkpoint.
+    roles: how workers of each kind spent their time, as {role: {"workers": number, "env", "infer", "learn", "replay",
+    "wait": fractions}}.
     """
 
     def __init__(
@@ -116,7 +123,8 @@ class CrewMetrics:
     @property
     def updates(self) -> int:
         """Number of updates since the start of the run, summed over the roles (kinds of workers) that learn. A role
-        counts the updates of its most advanced learner; if it trains several agents, the sum over these agents.
+        counts the updates of its most advanced learner. If a role trains several agents, it counts the sum over these
+        agents.
         """
         made, roles = self.counters.column("updates"), [role for role in self.crew.roles if role.learner]
         each = sum(made[self.crew.agent_rows(role)].sum() for role in roles)
@@ -124,7 +132,7 @@ class CrewMetrics:
         return self.before["updates"] + int(each + own)
 
     def report_games(self, reporter: Reporter, warn: Callable[[str], None]) -> None:
-        """Report the games that ended since the last call, in the order in which they ended. Warn if some are lost."""
+        """Report the games that ended since the last call, in the order in which they ended. Warn if some were lost."""
         counts, games = self.counters.column("episodes").astype(np.int64), list[np.ndarray]()
         for row in map(int, np.flatnonzero(counts)):
             count = int(counts[row])
@@ -143,11 +151,11 @@ class CrewMetrics:
 
     @property
     def spec(self) -> EnvSpec | None:
-        """Description of the run's environments; None if no worker acts in environments."""
+        """Description of the run's environments, or None if no worker acts in environments."""
         return next((role.envs.spec for role in self.crew.roles if role.envs is not None), None)
 
     def read(self) -> tuple[Row, dict[str, float]]:
-        """Return the numbers of a report, and the mean of each metric of the learners since the last call."""
+        """Return the numbers of one report. Also return the mean of each metric of the learners since the last call."""
         now, steps, column, roles = time.monotonic(), self.steps, self.counters.column, self.crew.roles
         passed, self.at = now - self.at, now
         made = self._new("steps", steps - self.before["steps"])
@@ -180,14 +188,16 @@ class CrewMetrics:
         return row, {name: float(new[i, 0] / new[i, 1]) for name, i in self.counters.names.items() if new[i, 1] > 0}
 
     def tasks(self, made: list[list[int]] | None = None) -> Row:
-        """Return {"task_steps": {task: agent steps}}; {} with one task. made: steps by worker, task (None: counted)."""
+        """Return {"task_steps": {task: agent steps}} if the run has several tasks, else {}. made: steps of each worker
+        and task (None: as the workers counted them).
+        """
         steps, spec = np.sum(self.counters.tasks if made is None else made, 0, int).tolist(), self.spec
         if spec is None or not steps:
             return {}
         return {"task_steps": {k: n + self.tasks_before.get(k, 0) for k, n in zip(spec.tasks, steps, strict=True)}}
 
     def _times(self) -> Metrics:
-        """Set `roles`. Return the fraction of all workers' time that each kind of work took since the last call."""
+        """Return the fraction of all workers' time that each kind of work took since the last call. Set `roles` too."""
         rows = [self.crew.rows(role, past=True) for role in self.crew.roles]
         spent = [[self.counters.column(kind)[own].sum() for kind in KINDS] for own in rows]
         new = self._new("time", np.array(spent))
@@ -197,7 +207,7 @@ class CrewMetrics:
         return {f"time_{kind}": ratio(n, new.sum(), 4) for kind, n in zip(KINDS, new.sum(0), strict=True)}
 
     def _new(self, name: str, total: Any) -> Any:
-        """Return the growth of a total, or of each total in an array, since the last call; 0 where a total fell."""
+        """Return how much a total, or each total in an array, grew since the last call. Where one fell, return 0."""
         before, self.totals[name] = self.totals.get(name, 0), total
         return np.maximum(total - before, 0)
 
@@ -214,7 +224,7 @@ class CrewMetrics:
     # ------------------------------------------------------------------------------------------ acting and training
 
     def _service(self, passed: float, learnt: float) -> Metrics:
-        """Return metrics of the last `passed` seconds, in which learners trained on `learnt` transitions."""
+        """Return metrics of the last `passed` seconds. In this time, learners trained on `learnt` transitions."""
         acting, training = self._rows()
         served, calls = self._growth("served", acting), self._growth("calls", acting)
         updates = self._new("updates", self.updates - self.before["updates"])
@@ -236,8 +246,8 @@ class CrewMetrics:
         }
 
     def _rows(self) -> tuple[list[int], list[int]]:
-        """Return two lists of row numbers of the counters: of workers that act, and of workers that only learn. Workers
-        that have left the run are included, so that no count is lost.
+        """Return two lists of rows of the counters (each worker has one row): those of workers that act, and those of
+        workers that only learn. Workers that have left the run are included, so that no count is lost.
         """
         rows: tuple[list[int], list[int]] = [], []
         for role in self.crew.roles:
@@ -252,7 +262,7 @@ class CrewMetrics:
         return {f"{name}_p{round(100 * q)}": float(np.searchsorted(reached, q)) for q in DECILES}
 
     def _agents(self, acting: list[int]) -> Metrics:
-        """Return the metrics of agents whose actions other workers, the predictors, compute (GA3C); else {}."""
+        """Return metrics of agents for which other workers, the predictors, choose actions (GA3C). Else return {}."""
         tables: list[tuple[Role, Any]] = [(r, r.edges()["agents"]) for r in self.crew.roles if "agents" in r.edges()]
         tables = [(role, table) for role, table in tables if table.is_open]
         if not tables:
@@ -271,9 +281,9 @@ class CrewMetrics:
         return metrics
 
     def _parameter_servers(self) -> Metrics:
-        """Return the metrics of parameter servers, {} without servers: the least and most updates of a shard (part of
-        the weights), the gradients applied and discarded so far, and the staleness of gradients since the last call, in
-        updates.
+        """Return the metrics of parameter servers, or {} if the run has none. They include the least and most updates
+        of a shard (part of the weights), and the gradients applied and discarded so far. They also include the
+        staleness of gradients since the last call, in updates.
         """
         servers = [role.holds["server"] for role in self.crew.roles if "server" in role.holds]
         if not servers:
@@ -296,11 +306,13 @@ class CrewMetrics:
 
 
 def _largest(counts: np.ndarray, ever: int) -> int:
-    """Return the largest value in a histogram. If its last, open bin has values, return `ever`, the largest so far."""
+    """Return the largest value in a histogram. If its last bin, which is open, has values, return `ever`, the largest
+    so far.
+    """
     top = int(np.flatnonzero(counts).max(initial=0))
     return top if top < len(counts) - 1 else ever
 
 
 def ratio(a: float, b: float, digits: int = 3) -> float | None:
-    """Return a / b, rounded; None if b is not positive."""
+    """Return a / b, rounded to `digits` digits. Return None if b is not positive."""
     return round(float(a) / float(b), digits) if b > 0 else None

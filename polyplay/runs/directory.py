@@ -1,4 +1,5 @@
-"""Files of a run's directory (config.json, logs, lock, requests, signature, population.json), and lists of runs.
+"""Read and write the files of a run's directory (config.json, logs, lock, requests, signature, population.json), and
+list runs.
 
 Imports no torch.
 """
@@ -36,7 +37,7 @@ from polyplay.runs.flags import flag
 
 
 def current_rows(file: Path, *numbers: str) -> list[Row]:
-    """Return log rows that have `numbers`, in order of frames. Rows repeated by a resumed run replace earlier rows."""
+    """Return log rows that have `numbers`, in order of frames. If a resumed run repeated rows, return the new ones."""
     rows: list[Row] = []
     for row in read_lines(file, "frames", "wall_seconds", *numbers):
         while rows and rows[-1]["frames"] > row["frames"]:
@@ -46,7 +47,7 @@ def current_rows(file: Path, *numbers: str) -> list[Row]:
 
 
 def read_table(file: Path) -> dict[str, list[Any]]:
-    """Return a log as {column: values}, for pandas.DataFrame. A value that a line lacks is None."""
+    """Read a log as {column: values}, for pandas.DataFrame. If a line lacks a column, the value there is None."""
     rows = current_rows(file)
     names = list(dict.fromkeys(name for row in rows for name in row))
     return {name: [row.get(name) for row in rows] for name in names}
@@ -59,7 +60,9 @@ LOCK_FILE = ".lock"  # file in the run's directory; its text names the process t
 
 
 class DirectoryLock:
-    """Lock on a run's directory, from construction to `close`. Raises UserError: another process holds the lock."""
+    """Lock on a run's directory, so that only one process writes there. The object takes the lock when it is made, and
+    holds it until `close`. Raises UserError if another process holds the lock.
+    """
 
     def __init__(self, directory: Path):
         self.path, self.fd, self.place = directory / LOCK_FILE, -1, -1
@@ -86,7 +89,7 @@ class DirectoryLock:
 
     @property
     def held(self) -> bool:
-        """Whether the path of the lock file still leads to the file that was locked."""
+        """Whether the path of the lock file still leads to the locked file. It does not if the file was deleted."""
         return _same(self.path, self.fd)
 
     @property
@@ -103,7 +106,7 @@ class DirectoryLock:
 
 
 def is_locked(directory: Path) -> bool:
-    """Tell whether a process holds the lock on a directory. Writes nothing."""
+    """Tell whether a process holds the lock on a directory. This function writes nothing."""
     try:
         with open(directory / LOCK_FILE, "rb") as file:
             return not _lock(file.fileno(), shared=True)
@@ -112,7 +115,7 @@ def is_locked(directory: Path) -> bool:
 
 
 def _lock(fd: int, shared: bool = False, after: float = 0.0) -> bool:
-    """Try to lock a file; return success. `is_locked` in another process may hold the lock briefly. Raises OSError."""
+    """Try to lock a file, and return success. `is_locked` elsewhere may hold the lock briefly. Raises OSError."""
     time.sleep(after)
     try:
         return platform.lock(fd, shared)
@@ -140,7 +143,7 @@ SAVE, END = ".save", ".end"  # names of these files in the run's directory
 
 
 def take_request(directory: Path, name: str = SAVE) -> bool:
-    """Tell whether the request `name` (SAVE or END) was made since the last call, and remove its file."""
+    """Tell whether another program made the request `name` (SAVE or END) since the last call. Remove its file."""
     with contextlib.suppress(OSError):
         os.unlink(directory / name)
         return True
@@ -148,7 +151,7 @@ def take_request(directory: Path, name: str = SAVE) -> bool:
 
 
 def request_save(directory: Path) -> bool:
-    """Ask the run in this directory to save a checkpoint at its next update; return False if no run is active."""
+    """Ask the run in this directory to save a checkpoint at its next update. Return False if no run is active there."""
     if lock_holder(directory) is None:
         return False
     (directory / SAVE).touch()
@@ -156,7 +159,7 @@ def request_save(directory: Path) -> bool:
 
 
 def request_end(directory: Path) -> bool:
-    """End the active run in this directory as Ctrl-C does; return False if no run is active."""
+    """End the active run in this directory, as Ctrl-C does. Return False if no run is active there."""
     with contextlib.suppress(OSError):
         if (pid := lock_holder(directory)) is not None:
             if platform.WINDOWS:
@@ -204,8 +207,12 @@ def check_trust(
     directory: Path, config: Row, trust: bool, given: Collection[str] = (), word: str = WORD, where: str = "RUN"
 ) -> list[str]:
     """Return a line about each piece of code that the run's files name, because opening the run executes this code.
-    config: contents of config.json. given: options that the caller sets, whose code is not checked. Raises UserError:
-    the run names code, was made elsewhere, and `trust` is false.
+    Raises UserError if the run names code, was made elsewhere, and `trust` is false.
+
+    config: contents of config.json.
+    given: options that the caller sets. Their code is not checked.
+    word: advice at the end of the error message.
+    where: beginning of the error message.
     """
     code = [(option_title(option), name) for option, name in code_of(config) if option not in given]
     if code and not trust and not is_ours(config):
@@ -217,13 +224,13 @@ def check_trust(
 
 
 def option_title(option: str) -> str:
-    """Return how an option that a run's files name is written on the command line."""
+    """Return the name of an option as it is written on the command line. The option "system" becomes SYSTEM."""
     return "SYSTEM" if option == "system" else flag(option)
 
 
 def check_program(path: Path, record: Row, trust: bool) -> None:
-    """Raise UserError if the evaluation `record` in the file `path` executes a command and was recorded elsewhere,
-    unless `trust` is true.
+    """Check a recorded evaluation before it is repeated. Raises UserError if it executes a command, was recorded
+    elsewhere, and `trust` is false. record: contents of the file `path`.
     """
     name = str(record.get("against"))
     if name.startswith(PROGRAM) and not trust and not _is_signed(record.get("signature"), _played(record)):
@@ -240,7 +247,7 @@ def check_named(where: Path, other: Row, config: Row) -> None:
 
 
 def code_of(config: Row) -> list[tuple[str, str]]:
-    """Return (option, name) for each piece of code that a run names. config: contents of config.json, or a part."""
+    """Return (option, name) for each piece of code that a run names. config: contents or part of config.json."""
     values = {**config["config"], **config.get("options", {})}
     words = {name: list(map(str, v if isinstance(v, list | dict) else [v])) for name, v in values.items()}
     found = [("system", name) for name in (str(config.get("system", "")),) if ":" in name]
@@ -258,7 +265,7 @@ def code_of(config: Row) -> list[tuple[str, str]]:
 
 
 def _tasks_in(name: str) -> list[str]:
-    """Return the environments that the --env value `name` lists. A file or function that lists some is not read."""
+    """Return the environments that the --env value `name` lists. If a file or function lists them, it is not read."""
     try:
         words = task_words(name)
     except UserError:  # a file, a function, or a list that is refused later
@@ -267,7 +274,7 @@ def _tasks_in(name: str) -> list[str]:
 
 
 def _executed(name: str) -> str:
-    """Describe the code that `name` stands for, with the file of its top-level module. Nothing is executed."""
+    """Describe the code that `name` stands for, with the file of its top-level module. This executes nothing."""
     module, _, attribute = name.removeprefix("toy:").partition(":")
     if name.startswith(CLUSTER):
         return "what its machines send"
@@ -278,12 +285,12 @@ def _executed(name: str) -> str:
 
 
 def signature(config: Row) -> str | None:
-    """Return the signature of a run made here; None if the run names no code, or the user's key cannot be stored."""
+    """Return the signature of a run made here. Return None if the run names no code, or if no key can be stored."""
     return _sign([code_of(config), config.get("started")]) if code_of(config) else None
 
 
 def program_signature(record: Row) -> str | None:
-    """Return an evaluation's signature; None if the evaluation executes no command, or the key cannot be stored."""
+    """Return an evaluation's signature. Return None if the evaluation executes no command, or no key can be stored."""
     return _sign(_played(record)) if str(record.get("against")).startswith(PROGRAM) else None
 
 
@@ -303,7 +310,7 @@ def _is_signed(given: object, what: list[Any]) -> bool:
 
 
 def _sign(what: list[Any], make: bool = True) -> str | None:
-    """Return a signature made with the user's key; None without a key. make: create the key if it does not exist."""
+    """Return a signature made with the user's key, or None without a key. make: create the key if it does not exist."""
     home = os.environ.get("XDG_DATA_HOME") or os.path.expanduser("~/.local/share")  # without a home, "~" stays
     path = Path(home) / "polyplay" / "key"
     try:
@@ -344,7 +351,9 @@ SHAPE: Shape = {  # entries of config.json
 
 
 def check_shape(path: Path, contents: Row, shape: Shape) -> Row:
-    """Return `contents` of a JSON file, if valid. Raises UserError: another schema; a value is missing or malformed."""
+    """Return the contents of a JSON file if they are valid. Raises UserError if the file has another schema, or if a
+    value is missing or malformed.
+    """
     if contents.get("schema") != SCHEMA:
         raise UserError(f"{path}: this version reads schema {SCHEMA} only; use the version that wrote the file")
     if wrong := sorted(name for name, fits in shape.items() if not fits(contents.get(name))):
@@ -357,10 +366,11 @@ RunDescription = Mapping[str, Any]  # entries of config.json: system, config, op
 
 def rewind(directory: Path, counters: Mapping[str, Any], say: Callable[[str], None]) -> None:
     """Remove the log lines that a run wrote after the checkpoint with these counters, because the resumed run will
-    write them again. Also remove damaged lines, and call `say` with their number. Each file is replaced as a whole.
+    write them again. Also remove damaged lines, and call `say` with their number. Each changed file is replaced as a
+    whole.
 
-    A game that ended before the checkpoint but was logged afterward stays, with the checkpoint's frames and steps.
-    Raises OSError.
+    If a game ended before the checkpoint but was logged afterward, its line stays. The line then gets the checkpoint's
+    frames and steps. Raises OSError.
     """
     steps, updates = counters["steps"], counters["updates"]
     learnt, played = counters.get("agents", {"0": updates}), max(updates, 1)  # the update's match is played again
@@ -410,7 +420,7 @@ def _cut_games(path: Path, counters: Mapping[str, Any], say: Callable[[str], Non
 
 
 def worker_lanes(name: str) -> range:
-    """Return the numbers of a worker's lanes (environments). name: "FIRST+NUMBER", as in a checkpoint's counters."""
+    """Return the numbers of a worker's lanes (parallel environments). name: "FIRST+NUMBER", as in a checkpoint."""
     first, _, n = name.partition("+")
     return range(int(first), int(first) + int(n))
 
@@ -420,7 +430,7 @@ def _delivery(line: Any) -> bool:
 
 
 def _cut(path: Path, whole: Callable[[Any], bool], keep: Callable[[Any], Any], say: Callable[[str], None]) -> None:
-    """Rewrite a file of JSON lines without damaged lines. keep: returns the line to write; None: remove the line."""
+    """Rewrite a file of JSON lines without damaged lines. keep: returns the line to write, or None to remove it."""
     if not path.is_file():
         return
     before, after, damaged = path.read_bytes(), [], 0
@@ -447,7 +457,7 @@ def write_config(directory: Path, run: RunDescription) -> None:
 
 
 def amend_config(directory: Path, run: RunDescription, was: Row | None = None) -> None:
-    """Record a resume in config.json: new options, time, machine and versions. was: values before this resume."""
+    """Record a resume in config.json: new options, time, machine and versions. was: values from before this resume."""
     contents = read_config(directory, population=True)
     ours = is_ours(contents)
     contents |= {k: run[k] for k in ("config", "options", "sources")}
@@ -457,8 +467,8 @@ def amend_config(directory: Path, run: RunDescription, was: Row | None = None) -
 
 
 def read_config(directory: Path, whole: bool = False, population: bool = False) -> Row:
-    """Return the contents of a run's config.json. whole: require all entries that a resume needs. Raises UserError: the
-    file is missing or damaged, has another schema, or is of a population while `population` is false.
+    """Read a run's config.json. Raises UserError if the file is missing, damaged or of another schema, or if the run is
+    a population (runs trained together) and `population` is false. whole: require all entries that a resume needs.
     """
     path = Path(directory) / "config.json"
     try:
@@ -479,24 +489,24 @@ def read_config(directory: Path, whole: bool = False, population: bool = False) 
 
 
 def has_members(config: Row) -> bool:
-    """Tell whether config.json is of a population, whose members are runs themselves."""
+    """Tell whether config.json belongs to a population. The members of a population are runs themselves."""
     return "over" in config["config"]
 
 
 def is_read_only(directory: Path) -> bool:
-    """Tell whether a file READ_ONLY in the run's directory or its parent forbids additions to the run."""
+    """Tell whether nothing may be added to a run, because its directory or its parent has a file READ_ONLY."""
     return any((folder / READ_ONLY).exists() for folder in (directory, directory.resolve().parent))
 
 
 def config_hash(config: Mapping[str, Any]) -> str:
-    """Return a hash of the values that decide training and play: system, configuration, environment, precision."""
+    """Return a hash of the values that decide training and play: system, configuration, environment and precision."""
     parts = {k: config[k] for k in ("system", "config", "environment")}
     parts["options"] = {k: config["options"].get(k) for k in ("precision",)}
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def origin(directory: Path) -> Row:
-    """Return the origin of a run's scores: configuration hash, machine and commit. Raises UserError."""
+    """Return the origin of a run's scores: its configuration hash, machine and commit. Raises UserError."""
     config = read_config(directory, whole=True)
     last = (config["resumed"] or [config])[-1]
     return {"config_hash": config_hash(config), "machine": last.get("machine"), "commit": last.get("commit")}
@@ -522,7 +532,7 @@ POPULATION_SHAPE: Shape = {
 
 
 def read_population(directory: Path) -> Row:
-    """Return the contents of population.json, also during training. Raises UserError: no population, or damaged."""
+    """Read population.json, also during training. Raises UserError: no population, or the file is damaged."""
     if (directory / store.FILE).exists():
         return check_shape(directory / store.FILE, store.Store(directory).read(), POPULATION_SHAPE)
     folder = directory.resolve().parent
@@ -541,14 +551,17 @@ INSIDE = ("*", "*/*", "*/*/seed-*")  # paths of runs, and of a sweep's runs, in 
 
 
 def list_runs(places: Sequence[Path]) -> list[Row]:
-    """Return a row for each run that `places` name or contain, newest first. Members of a population are included only
-    if `places` name the population. Raises UserError: a directory does not exist."""
+    """Return a dict about each run that `places` name or contain, newest first. If `places` name a population, its
+    members are included too. Raises UserError if a directory does not exist.
+    """
     found = {run.resolve(): run for place in places for run in _runs_in(place)}
     return sorted(map(describe_run, found.values()), key=lambda row: row["started"], reverse=True)
 
 
 def _runs_in(place: Path) -> Iterable[Path]:
-    """Return directories of runs: `place` and its members if `place` is a run, else runs in `place` and its sweeps."""
+    """Return directories of runs. If `place` is a run: `place` and its members. Else: the runs in `place` and in its
+    sweeps.
+    """
     if not place.is_dir():
         raise UserError(f"DIR: no directory {place}; name one that holds runs, as `polyplay train` makes runs/")
     if (place / "config.json").exists():
@@ -557,7 +570,7 @@ def _runs_in(place: Path) -> Iterable[Path]:
 
 
 def describe_run(directory: Path) -> Row:
-    """Return a run's row for a list of runs. A damaged run has the state "damaged" and an `error`."""
+    """Return a dict about a run, for a list of runs. A damaged run has the state "damaged" and an entry `error`."""
     row: Row = {"run": str(directory), "started": "", "state": "damaged"}
     try:
         config = read_config(directory, population=True)
@@ -578,7 +591,7 @@ def describe_run(directory: Path) -> Row:
 
 
 def state_of(directory: Path, summary: Row) -> str:
-    """Return a run's state: running, done, failed or stopped (also by a kill). summary: summary.json, or {}."""
+    """Return a run's state: running, done, failed or stopped (or killed). summary: contents of summary.json, or {}."""
     code, reason = summary.get("exit_code"), str(summary.get("reason", ""))
     if is_locked(directory):
         return "running"
@@ -588,12 +601,12 @@ def state_of(directory: Path, summary: Row) -> str:
 
 
 def read_summary(directory: Path) -> Row:
-    """Return summary.json; {} if the run has not ended or the file is damaged."""
+    """Read summary.json of a run. Return {} if the run has not ended or the file is damaged."""
     return read_part(directory, "summary.json")
 
 
 def read_part(directory: Path, name: str) -> Row:
-    """Return the contents of a run's JSON file; {} if it is missing or damaged."""
+    """Read a JSON file in a run's directory. Return {} if the file is missing or damaged."""
     try:
         return read_object(directory / name)
     except (OSError, ValueError):
@@ -601,7 +614,7 @@ def read_part(directory: Path, name: str) -> Row:
 
 
 def _of_members(directory: Path) -> Row:
-    """Return the counters of a population that has not ended."""
+    """Return the counters of a population that has not ended, from those of its members."""
     population = read_population(directory)
     best = store.best_member(population["members"])
     totals = {name: sum(m[name] for m in population["members"]) for name in ("frames", "steps")}

@@ -1,6 +1,6 @@
-"""Command-line flags: parse them into dataclasses, check their values, print their help.
+"""Parse command-line flags into dataclasses, check their values, and print their help.
 
-Every mistake of the user raises a UserError with a message of one line. Imports no torch.
+If the user makes a mistake, a UserError with a message of one line is raised. Imports no torch.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ TYPE_NAMES: dict[object, str] = {bool: "true or false", int: "a whole number", f
 
 
 def flag(name: str) -> str:
-    """Return an option as spelled on the command line."""
+    """Return the name of an option as it is written on the command line, as in --learning-rate for learning_rate."""
     return "--" + name.replace("_", "-")
 
 
@@ -83,8 +83,10 @@ def wants_help(args: Sequence[str]) -> bool:
 def read_flags(
     cls: type[T], args: Sequence[str], command: str, about: str = "", modes: Sequence[type] = ()
 ) -> tuple[T, set[str]]:
-    """Return an instance of the dataclass `cls` with values from flags, and the names of the given fields. modes: other
-    dataclasses of options, used only in help and messages; the first field of each is the option that selects it.
+    """Parse flags into an instance of the dataclass `cls`. Also return the names of the fields that were given.
+
+    modes: other dataclasses of options, used only in help and messages. The first field of each is the option that
+    selects it.
     """
     own, apart = option_types(cls), {flag(next(iter(option_types(mode)))): mode for mode in modes}
     if wants_help(args):
@@ -104,7 +106,7 @@ def docstring(of: object) -> str:
 
 
 def option_types(*classes: type) -> OptionTypes:
-    """Return {option: type} of dataclasses. Raises UserError: two dataclasses have an option of the same name."""
+    """Return {option: type} of dataclasses. Raises UserError if two dataclasses have an option of the same name."""
     counts = Counter(f.name for cls in classes for f in dataclasses.fields(cls))
     if twice := [name for name, n in counts.items() if n > 1]:
         raise UserError(f"{classes[0].__qualname__}: {', '.join(twice)} is an option of every run too: rename it")
@@ -116,7 +118,7 @@ def option_types(*classes: type) -> OptionTypes:
 
 
 def split_flags(args: Sequence[str], options: OptionTypes, command: str) -> dict[str, list[str]]:
-    """Return {option: its words}. If an option is repeated, the last use counts; options in ADDED keep all words."""
+    """Return {option: its words}. If an option is repeated, its last use counts. Options in ADDED keep all words."""
     given: dict[str, list[str]] = {}
     current = None
     for arg in (arg for arg in args if arg not in HELP):
@@ -139,7 +141,7 @@ def split_flags(args: Sequence[str], options: OptionTypes, command: str) -> dict
 
 
 def nearest_flag(word: str, names: Iterable[str], spell: Callable[[str], str]) -> str:
-    """Return the end of a message about an unknown option: the nearest name, else all names, or how to list them."""
+    """Return the end of a message about an unknown option: the nearest name, or else all names or how to list them."""
     names = list(names)
     known = [*names, *(a for a in ALIASES if ALIASES[a] in names)]
     found = [name for name in ELSEWHERE.get(word, "").split() if name in names]
@@ -151,7 +153,7 @@ def nearest_flag(word: str, names: Iterable[str], spell: Callable[[str], str]) -
 
 
 def parse_values(given: Mapping[str, list[str]], options: OptionTypes) -> dict[str, object]:
-    """Return {option: value} from the words of `split_flags`. Raises UserError: a value is missing or not allowed."""
+    """Convert the words of `split_flags` to {option: value}. Raises UserError if a value is missing or not allowed."""
     values: dict[str, object] = {}
     for name, words in given.items():
         hint, label = options[name], flag(name)
@@ -168,11 +170,11 @@ class Word(str):
     """Text from a command line or a file that is not yet converted to a Python value."""
 
     def parts(self) -> list[Word]:
-        """Split the text at commas. Both a,b and x=1,2,y=3 have two parts: a value after = may contain commas."""
+        """Split the text at commas. There are two parts in x=1,2,y=3, because a value after = may contain commas."""
         return [Word(part) for part in re.split(ASSIGNED if "=" in self else ",", self) if part]
 
     def read(self, hint: object) -> object:
-        """Convert the text to type `hint`. A bad choice or boolean stays text. Raises ValueError: no number."""
+        """Convert the text to type `hint`. A wrong choice or boolean stays text. Raises ValueError for a bad number."""
         if get_origin(hint) is Literal:
             return next((choice for choice in get_args(hint) if str(choice) == self), str(self))
         if hint is bool:
@@ -181,7 +183,7 @@ class Word(str):
 
 
 def expand_suffix(text: str) -> str:
-    """Return a whole number such as 10M, 200k or 1e7 in plain digits, and any other text unchanged."""
+    """Return a whole number such as 10M, 200k or 1e7 in plain digits. Return any other text unchanged."""
     match = SHORT.fullmatch(text)
     if not match:
         return text
@@ -206,7 +208,8 @@ def check_keywords(given: Mapping[str, object], options: OptionTypes, where: str
 
 def check_value(label: str, value: object, hint: object) -> object:
     """Convert `value` to type `hint`. An int also fits float, a list fits a tuple, and a callable fits str. Raises
-    UserError if `value` does not fit: one line with the option, the value, the allowed values, and the nearest choice.
+    UserError if `value` does not fit. The message has one line, with the option, the value, the allowed values and the
+    nearest choice.
     """
     try:
         return _fit(value, hint)
@@ -217,7 +220,7 @@ def check_value(label: str, value: object, hint: object) -> object:
 
 
 def _fit(value: object, hint: object) -> object:
-    """Convert `value` to type `hint`. Raises ValueError or TypeError: the value does not fit."""
+    """Convert `value` to type `hint`. Raises ValueError or TypeError if the value does not fit."""
     origin = get_origin(hint)
     if origin in UNIONS:
         if value is None or (isinstance(value, Word) and value.lower() == "none"):
@@ -249,7 +252,7 @@ def _fit(value: object, hint: object) -> object:
 
 
 def read_assignments(name: str, words: Iterable[str]) -> dict[str, object]:
-    """Return {NAME: VALUE} of words NAME=VALUE. VALUE is a Python literal, true, false or text. Raises UserError."""
+    """Parse words NAME=VALUE into {NAME: VALUE}. VALUE is a Python literal, true, false or text. Raises UserError."""
     found: dict[str, object] = {}
     for word in words:
         key, equals, value = word.partition("=")
@@ -272,13 +275,13 @@ def _items(value: object, hint: object) -> tuple[object, ...]:
 
 
 def did_you_mean(word: str, choices: Iterable[str]) -> str:
-    """Return the end of an error message about a wrong `word`, with the nearest choice; "" if no choice is near."""
+    """Return the end of an error message about a wrong `word`: the nearest choice. Return "" if no choice is near."""
     near = difflib.get_close_matches(word, list(choices), 1)
     return f"; did you mean {near[0]}?" if near else ""
 
 
 def allowed(hint: object) -> str:
-    """Describe the values that a type allows."""
+    """Describe the values that a type allows, for help and error messages."""
     origin, args = get_origin(hint), get_args(hint)
     if origin in UNIONS:
         return ", or ".join("none for the default" if kind is NONE else allowed(kind) for kind in args)
@@ -302,10 +305,11 @@ ASIDE, CLAUSE = re.compile(r" \([^()]*\)"), re.compile(r"; |\. ")  # a short hel
 
 
 class Help(SystemExit):
-    """Exception that ends a command with --help; `show` prints the help.
+    """Exception that ends a command with --help. Its method `show` prints the help.
 
-    defaults: instances of dataclasses of options, with default values. groups: title → options. modes: option that
-    selects a mode → dataclass of its options. short: options that a short help explains (None: print the whole help).
+    defaults: instances of dataclasses of options, with default values.
+    groups: {title: its options}. modes: {option that selects a mode: dataclass of the mode's options}.
+    short: options that a short help explains (None: print the whole help).
     """
 
     def __init__(
@@ -322,7 +326,7 @@ class Help(SystemExit):
         self.command, self.about = command, about
 
     def show(self) -> None:
-        """Print the options in groups, then the options of each mode; if `short` is given, only the short help."""
+        """Print the options in groups, then the options of each mode. If `short` is given, print a short help only."""
         from rich.console import Console
 
         console = Console(width=min(shutil.get_terminal_size().columns, 110), highlight=False, markup=False)
@@ -337,7 +341,7 @@ class Help(SystemExit):
             console.print(_panel(switch, list(option_types(mode)), [mode()]))
 
     def _show_short(self, console: Console, names: Sequence[str]) -> None:
-        """Print the default and the first clause about each option in `names`; then list modes and other options."""
+        """Print the default and the first clause about each option in `names`. Then list modes and other options."""
         values, types, texts = _described(self.defaults)
         rows = list[tuple[str, str]]()
         for name in names:
@@ -390,7 +394,7 @@ def _shown(value: object) -> str:
 
 
 def _default(value: object, hint: object) -> str:
-    """Return "default: VALUE", with the choices or the range of numbers."""
+    """Return "default: VALUE", followed by the choices or the range of numbers that are allowed."""
     shown, numbers = _shown(value), range_of(hint)
     kinds = [kind for kind in (hint, *get_args(hint)) if get_origin(kind) is Literal]
     limits = numbers.in_short if numbers else f"one of {allowed(kinds[0])}" if kinds else ""
@@ -398,7 +402,7 @@ def _default(value: object, hint: object) -> str:
 
 
 def range_of(hint: object) -> Range | None:
-    """Return the range of numbers that a type allows, also inside a union or tuple; None without a range."""
+    """Return the range of numbers that a type allows, also inside a union or tuple. Return None without a range."""
     if get_origin(hint) is Annotated:
         return next((x for x in get_args(hint) if isinstance(x, Range)), None)
     return next(filter(None, map(range_of, get_args(hint))), None) if get_origin(hint) in (*UNIONS, tuple) else None

@@ -1,4 +1,4 @@
-"""Load a run from its directory: its system and options, a checkpoint, and a crew that has no workers yet."""
+"""Load a run from its directory: its system, options, a checkpoint, and a crew (workers of the run), still empty."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def objects_of(*values: Settings | Mapping[str, Any]) -> dict[str, Any]:
 
 
 def remember(directory: Path, settings: Settings, options: RunOptions) -> None:
-    """Keep the objects that were passed to a run, so that a resume in this process finds them."""
+    """Keep the objects that were passed to a run. If the run is resumed in this process, it gets them from here."""
     _given[directory.resolve()] = objects_of(settings, options)
 
 
@@ -63,7 +63,7 @@ def find_objects(directory: Path, config: Row) -> dict[str, Any]:
 
 
 def _lost(directory: Path, field: str, name: str) -> Callable[..., Any]:
-    """Return a placeholder for a missing object: a function that raises UserError when called."""
+    """Return a placeholder for a missing object: a function that raises UserError when it is called."""
 
     def lost(*args: object, **kwargs: object) -> None:
         where = f"polyplay.resume({str(directory)!r}, {field}=…)"
@@ -75,7 +75,10 @@ def _lost(directory: Path, field: str, name: str) -> Callable[..., Any]:
 
 
 def choose_checkpoint(directory: Path, which: str | None) -> Path:
-    """Return the checkpoint `which`: best, a name or number of updates (None: newest intact one). Raises UserError."""
+    """Return a checkpoint's path. Raises UserError if it does not exist or is damaged.
+
+    which: best, a checkpoint's name, or its number of updates (None: the newest intact checkpoint).
+    """
     if which is None:
         return checkpoint.newest(directory, lambda text: print(f"polyplay: {text}", file=sys.stderr))
     there, best = checkpoint.everything(directory), checkpoint.best(directory)
@@ -90,8 +93,10 @@ def choose_checkpoint(directory: Path, which: str | None) -> Path:
 
 
 def choose_agent(directory: Path, found: Path, which: str | None, option: str = "--agent") -> int:
-    """Return the number of an agent in the checkpoint `found`. which: best (by Elo in the league), or a number (None:
-    the lowest). option: option that error messages name. Raises UserError: no such agent.
+    """Return the number of an agent in the checkpoint `found`. Raises UserError if there is no such agent.
+
+    which: "best" (the agent with the highest Elo rating in the league), or a number (None: the lowest number).
+    option: the option that error messages name.
     """
     there = checkpoint.agents_of(found)
     if which is None:
@@ -108,7 +113,7 @@ def choose_agent(directory: Path, found: Path, which: str | None, option: str = 
 
 
 def split_checkpoint(path: Path) -> tuple[Path, str | None]:
-    """Split a run's or a checkpoint's path into (run directory, checkpoint name); the name is None for a run's path."""
+    """Split the path of a checkpoint into (run directory, checkpoint name). For the path of a run, the name is None."""
     if path.parent.name != "checkpoints":
         return path, None
     return path.parents[1], "best" if path.name.startswith(checkpoint.BEST) else path.name
@@ -121,10 +126,14 @@ def load_run(
     given: Mapping[str, Any] | None = None,
     learns: bool = False,
 ) -> tuple[Page, Settings, RunOptions, Row]:
-    """Return (page of the system, settings, options, config.json) of a run. Print a line about each piece of code that
-    the run's files name. given: objects of the run, such as env or network. learns: whether training continues; if not,
-    an optimizer or loss that was an object becomes the default. Raises UserError, also if the run names code, was made
-    elsewhere and `trust` is false, or if the run is a population and `population` is false.
+    """Load a run. Return (page of its system, settings, options, contents of config.json). Print a line about each
+    piece of code that the run's files name.
+
+    given: objects of the run, such as its environment class or network.
+    learns: whether training continues. If not, an optimizer or loss that was an object becomes the default.
+
+    Raises UserError if the run names code, was made elsewhere, and `trust` is false. Also raises it if the run is a
+    population and `population` is false.
     """
     config = read_config(directory, whole=True, population=population)
     known = _given.get(directory.resolve(), {})
@@ -155,7 +164,7 @@ def read_spaces(directory: Path) -> pool.EnvSpec:
 
 
 def check_spaces(directory: Path, envs: pool.Envs) -> None:
-    """Raise UserError if an environment has other observations or actions than the run was trained on."""
+    """Raise UserError if the environments have other observations or actions than the run was trained on."""
     if not (directory / pool.FILE).exists():  # the file was lost: nothing to compare with
         return
     was = read_spaces(directory)
@@ -176,8 +185,9 @@ FAULTS = ("step_timeout", "max_restarts")  # options about faults of environment
 
 
 def crew_of(options: RunOptions, population: bool = False) -> Crew:
-    """Return a crew with a run's options and without workers. Restrict this process to `options.cores` cores.
-    population: other machines run whole members of a population, not single workers. Raises UserError.
+    """Make a crew (the workers of a run) from a run's options. The crew has no workers yet. Also restrict this process
+    to `options.cores` cores. population: other machines run whole members of a population, not single workers. Raises
+    UserError.
     """
     process.keep_to(options.cores)
     if options.compile == "on" and cxx_compiler() is None:
@@ -201,7 +211,7 @@ def crew_of(options: RunOptions, population: bool = False) -> Crew:
 
 
 def wire_system(page: Page, settings: Settings, crew: Crew) -> System:
-    """Add the workers of a page's system to the crew; return the system. Raises UserError, also if memory is short."""
+    """Add the workers of a system to the crew, and return the system. Raises UserError, also if memory is too small."""
     from polyplay.nets.layers import outlines
 
     try:
@@ -222,7 +232,7 @@ def wire_system(page: Page, settings: Settings, crew: Crew) -> System:
 
 
 def _check_lanes(crew: Crew) -> None:
-    """Raise UserError if the run's lanes (environments) cannot be divided among several tasks by the tasks' weights."""
+    """Raise UserError if the run's lanes (parallel environments) cannot be divided among tasks by their weights."""
     for role in crew.roles:
         if role.envs is not None and (n := len(role.envs.spec.order)) and (lanes := role.n * role.envs.lanes) % n:
             workers = f" of {role.n} workers (role {role.name})" if role.n > 1 else ""
@@ -244,7 +254,7 @@ def compute_threads(n: int) -> Iterator[None]:
 
 
 def weights_digest(found: Path, agent: int = 0) -> str:
-    """Return the SHA-256 of an agent's policy, as listed in the checkpoint's manifest; "" if unlisted."""
+    """Return the SHA-256 of an agent's policy, as listed in the checkpoint's manifest. Return "" if unlisted."""
     name = f"{checkpoint.policy_name(agent)}.safetensors"
     return str(checkpoint.manifest(found)["files"].get(name, {}).get("sha256", ""))
 
@@ -256,8 +266,9 @@ BEGINNING = {"steps": 0, "frames": 0, "updates": 0}
 
 
 def find_checkpoint(directory: Path, say: Callable[[str], None]) -> tuple[Path | None, Row]:
-    """Return the checkpoint to resume from, and its counters; (None, zeros) if the run made no checkpoint. Call `say`
-    with a line per damaged checkpoint. Raises UserError: all are damaged, or a run with updates has no checkpoint.
+    """Return the checkpoint to resume from, and its counters. If the run made no checkpoint, return None and zeros.
+    Call `say` with a line about each damaged checkpoint. Raises UserError if all checkpoints are damaged, or if the run
+    has made updates but has no checkpoint.
     """
     if not checkpoint.everything(directory):
         learnt = any(row["updates"] for row in read_lines(directory / "metrics.jsonl", "updates"))
@@ -272,7 +283,7 @@ def find_checkpoint(directory: Path, say: Callable[[str], None]) -> tuple[Path |
 
 
 def steps_learnt(found: Path | None) -> float:
-    """Return the number of agent steps trained on, summed over a checkpoint's agents; 0 without a checkpoint."""
+    """Return the agent steps trained on, summed over the agents of a checkpoint. Return 0 without a checkpoint."""
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         if found is not None:
             saved = checkpoint.OpenCheckpoint(found)
@@ -283,8 +294,8 @@ def steps_learnt(found: Path | None) -> float:
 def finished(
     directory: Path, found: Path | None, plan: Plan, counters: Row, options: RunOptions, changes: Mapping[str, Any]
 ) -> str:
-    """Return a sentence with the reason why a run is finished, and the command that lengthens it. Return "" if work is
-    left: for example, learners have not trained on all rollouts. found: the checkpoint to resume from.
+    """Return a sentence that says why a run is finished, and which command lengthens it. Return "" if work is left: for
+    example, if learners have not trained on all rollouts. found: the checkpoint to resume from.
     """
     summary = read_summary(directory)
     seconds = summary["wall_seconds"] if is_row(summary, ("wall_seconds",)) else 0.0
@@ -303,13 +314,14 @@ def finished(
 
 
 def sizes_of(settings: Settings) -> Row:
-    """Return {option: value} for the numbers of lanes (environments) and workers in the settings."""
+    """Return {option: value} for the numbers of lanes (parallel environments) and workers in the settings."""
     return {name: value for name, value in vars(settings).items() if name in run_options.SIZES}
 
 
 def sizes_changed(config: Row, before: Settings, now: Settings, crew: Crew, steps: int) -> str:
-    """Describe how the numbers of lanes and workers differ from those at the checkpoint of `steps` agent steps; "" if
-    they are equal. Raises UserError: a number differs, but the saved replay depends on this number.
+    """Describe how the numbers of lanes (parallel environments) and workers differ from those at the checkpoint of
+    `steps` agent steps. Return "" if they are equal. Raises UserError if a number differs but the run has a saved
+    replay, which depends on it.
     """
     saved = sizes_of(before)
     for entry in reversed(config["resumed"]):  # a resume stores the numbers before it
@@ -324,7 +336,7 @@ def sizes_changed(config: Row, before: Settings, now: Settings, crew: Crew, step
 
 def changes_given(system: str, settings: Settings, options: RunOptions, sources: Sources) -> dict[str, Any]:
     """Return {option: new value} for the options that `train --resume auto` changes in the existing run. Raises
-    UserError: an option differs, but cannot change.
+    UserError if an option differs but cannot be changed.
     """
     config = read_config(Path(str(options.run)), population="over" in run_options.to_json(settings))
     was = {**config["config"], **config["options"], "system": config["system"]}

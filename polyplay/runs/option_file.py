@@ -1,7 +1,8 @@
-"""Option files: read a file, write the options of a run, read a sweep (several runs with different values).
+"""Option files: read a file, write the options of a run, and read a sweep (several runs with different values).
 
-A file is TOML, YAML or JSON with a line for each option, or config.json of a run. Text values are parsed like words on
-a command line. The table `defaults` holds values that no person chose: a preset's and defaults. Imports no torch.
+A file is TOML, YAML or JSON with a line for each option. The config.json of a run is an option file too. Text values
+are parsed like words on a command line. The table `defaults` of a file holds values that no person chose: those of a
+preset, and defaults. Imports no torch.
 """
 
 from __future__ import annotations
@@ -29,8 +30,10 @@ DEFAULTS, GRID, SEEDS = "defaults", "grid", "seeds"  # keys of a file that are n
 
 @dataclass(frozen=True)
 class OptionFile:
-    """Contents of an option file. usual: options in the file's table `defaults`; in a run's config.json, options whose
-    value came from a preset or a default. option: the command-line option that names the file.
+    """Contents of an option file.
+
+    usual: options in the file's table `defaults`, or in config.json those whose value came from a preset or a default.
+    option: the command-line option that names the file, for error messages.
     """
 
     path: Path
@@ -40,8 +43,8 @@ class OptionFile:
     option: str = "--config"
 
     def choose_system(self, given: str | None) -> str:
-        """Return the system `given` on the command line, or else the file's system. Raises UserError: the two systems
-        differ, both are missing, or the file's system is unknown.
+        """Return the system `given` on the command line, or else the file's system. Raises UserError if the two systems
+        differ, if both are missing, or if the file's system is unknown.
         """
         known = systems.names()
         if self.system is not None and ":" not in self.system and self.system.lower() not in known:
@@ -56,8 +59,8 @@ class OptionFile:
         return str(given or self.system)
 
     def checked(self, system: str, types: flags.OptionTypes, given: Mapping[str, object]) -> dict[str, object]:
-        """Return {option: checked value} for the file's options that are not in `given`. Raises UserError: the system
-        lacks an option, or a value is not allowed.
+        """Return {option: checked value} for the file's options. Options in `given` are left out. Raises UserError if
+        the system lacks an option, or if a value is not allowed.
         """
         values = {self.name_of(key, value, system, types): (key, value) for key, value in self.values.items()}
         taken = {*given, *(SAME_LIMIT if any(given.get(k) is not None for k in SAME_LIMIT) else ())}
@@ -65,7 +68,7 @@ class OptionFile:
         return {name: value for name, value in found.items() if name not in taken}
 
     def name_of(self, key: str, value: object, system: str, types: flags.OptionTypes) -> str:
-        """Return the option that a key of the file names. Raises UserError: the system has no such option."""
+        """Return the option that a key of the file names. Raises UserError if the system has no such option."""
         name = option_name(key)
         if name in types:
             return name
@@ -76,7 +79,7 @@ class OptionFile:
         raise UserError(f"{self.option}: {self.path}: {key}: {shown} given, but {system} has no such option{near}")
 
     def check(self, key: str, value: object, hint: object) -> object:
-        """Convert a value of the file to its option's type `hint`. Raises UserError: the value does not fit."""
+        """Convert a value of the file to `hint`, the type of its option. Raises UserError if the value does not fit."""
         label = f"{self.option}: {self.path}: {key}"
         items = value if isinstance(value, list) else [value]
         if any(isinstance(item, list | dict) for item in items):
@@ -84,7 +87,7 @@ class OptionFile:
         return flags.check_value(label, [_word(item) for item in items] if items is value else _word(value), hint)
 
     def explained(self, e: UserError, given: Collection[str]) -> UserError:
-        """Return the error `e`. If its message names options of this file, append their values to the message."""
+        """Return the error `e`. If its message names options of this file, their values are added to the message."""
         named = {option_name(word) for word in FLAG.findall(str(e))} - {*given, *self.usual}
         own = {key: value for key, value in self.values.items() if option_name(key) in named}
         lines = ", ".join(f"{key} = {_shown(value)}" for key, value in own.items())
@@ -92,7 +95,7 @@ class OptionFile:
 
 
 def option_name(key: str) -> str:
-    """Return an option's name from a file's key, which may have hyphens or be another library's name."""
+    """Return the option that a file's key means. The key may have hyphens, or be the name in another library."""
     word = key.replace("-", "_")
     return flags.ALIASES.get(word, word)
 
@@ -111,7 +114,7 @@ def _shown(value: object) -> str:
 
 
 def read_option_file(path: str | Path, given: Collection[str] = (), option: str = "--config") -> OptionFile:
-    """Read an option file, or a run's config.json. given: options that override the file's values. Raises UserError."""
+    """Read an option file, or a run's config.json. given: options that override those of the file. Raises UserError."""
     path, of_run = Path(path), Path(path).is_dir()
     path = path / "config.json" if of_run else path
     contents = read_contents(path, option)
@@ -129,7 +132,7 @@ def read_option_file(path: str | Path, given: Collection[str] = (), option: str 
 
 
 def read_contents(path: Path, option: str) -> Row:
-    """Read a file in the format that its suffix names. Raises UserError: the file is unreadable, or holds no table."""
+    """Read a file in the format that its suffix names. Raises UserError if it is unreadable, or holds no table."""
     suffix = path.suffix.lower()
     cure = f"give {'a directory of a run, or ' * (option == '--config')}a text file {SUFFIXES}"
     try:
@@ -155,7 +158,7 @@ def _json(text: str) -> Any:
 
 
 def _once(pairs: Sequence[tuple[str, Any]]) -> Row:
-    """Return pairs (key, value) as a dict. Raises ValueError: a key occurs twice."""
+    """Return (key, value) pairs as a dict. Raises ValueError if a key occurs twice."""
     found = dict(pairs)
     if twice := [key for key, n in Counter(key for key, _ in pairs).items() if n > 1]:
         raise ValueError(f"{twice[0]} is there twice")
@@ -191,8 +194,8 @@ EXAMPLES = {".toml": "lanes = 8", ".yaml": "lanes: 8", ".yml": "lanes: 8", ".jso
 
 
 def _of_run(path: Path, contents: Row, given: Collection[str]) -> OptionFile:
-    """Return a run's config.json as an option file. Raises UserError: the run was made elsewhere, and options not in
-    `given` would execute code.
+    """Return a run's config.json as an option file. Raises UserError if the run was made elsewhere and options that are
+    not in `given` would execute code.
     """
     check_trust(path, contents, False, given, "read that, then give these options as well", "--config")
     config = {k: v for k, v in contents["config"].items() if k != "frames" or contents["options"].get("steps") is None}
@@ -206,7 +209,7 @@ def _of_run(path: Path, contents: Row, given: Collection[str]) -> OptionFile:
 
 
 def write_option_file(path: Path, system: str, settings: Settings, options: RunOptions, sources: Sources) -> None:
-    """Write all options of a run to a file for --config. Raises UserError: the file exists, or cannot be written."""
+    """Write all options of a run to a file for --config. Raises UserError if the file exists, or cannot be written."""
     if path.suffix.lower() not in READERS:
         raise UserError(f"--save-config: {path} given, allowed: a file {SUFFIXES}")
     values = to_json(settings) | to_json(options)
@@ -236,7 +239,7 @@ def _text(contents: Row, suffix: str) -> str:
 
 
 def _toml(pair: tuple[str, Any]) -> str:
-    """Return an option and its value as a line of TOML, which lacks null and forbids the character DEL."""
+    """Return an option and its value as a line of TOML. TOML has no null, and forbids the character DEL."""
     text = json.dumps("none" if pair[1] is None else pair[1], ensure_ascii=False)
     return f"{pair[0]} = {text}".replace("\x7f", "\\u007f")
 
@@ -246,20 +249,24 @@ def _toml(pair: tuple[str, Any]) -> str:
 
 @dataclass(frozen=True)
 class SweepPart:
-    """One run of a sweep. file: the run's options, without a seed. name: its grid values as text; "" without a grid."""
+    """One run of a sweep. file: the run's options, without a seed. name: values that the run has from the grid, as text
+    (without a grid, ""). seed: None if the sweep lists no seeds.
+    """
 
     file: OptionFile
     name: str
     seed: int | None
 
     def directory(self, parent: Path) -> Path:
-        """Return the run's directory in `parent`. The same part always has the same directory."""
+        """Return the run's directory inside `parent`. The same run of a sweep always has the same directory."""
         return parent.joinpath(*filter(None, [self.name, "" if self.seed is None else f"seed-{self.seed}"]))
 
 
 @dataclass(frozen=True)
 class Sweep:
-    """Several runs. file: their common options. seeds: None if the file lists no seeds. grid: {option: its values}."""
+    """Several runs. file: the options that all runs have in common. seeds: None if the file lists no seeds. grid:
+    {option: its values}.
+    """
 
     file: OptionFile
     seeds: Sequence[int] | None
@@ -267,7 +274,7 @@ class Sweep:
 
     def parts(self, system: str, types: flags.OptionTypes, given: Collection[str]) -> list[SweepPart]:
         """Return all runs in order: every combination of grid values with the first seed, then with the next seed.
-        given: names of options on the command line. Raises UserError: an option or a value is not allowed in a grid.
+        given: names of options on the command line. Raises UserError if an option or a value is not allowed in a grid.
         """
         seeds = [None] if self.seeds is None else self.seeds
         lists = dict[str, list[Any]]()
@@ -286,7 +293,7 @@ class Sweep:
 def _grid_values(
     file: OptionFile, row: tuple[str, object], name: str, hint: object, given: Collection[str]
 ) -> list[Any]:
-    """Return the checked values that the grid lists for an option, without duplicates. Raises UserError."""
+    """Check the values that the grid lists for an option, and return them without duplicates. Raises UserError."""
     key, values = row
     label = f"{file.option}: {file.path}: {GRID}: {key}"
     if name in ALONE:
@@ -333,7 +340,7 @@ def read_sweep(path: Path, given: Collection[str]) -> Sweep:
 
 
 def parse_seeds(words: Sequence[str], label: str = "--seeds") -> list[int]:
-    """Return the seeds in words such as 0..4 or 0,1,2, each once, in the given order. Raises UserError: other words."""
+    """Return the seeds in words such as 0..4 or 0,1,2, each once and in the given order. Raises UserError."""
     seeds = dict[int, None]()
     for part in ",".join(words).split(","):
         match = re.fullmatch(r"(\d+)(?:\.\.(\d+))?", part)

@@ -1,7 +1,8 @@
-"""Turn a command line, Python keywords or an option file into one checked configuration, with each value's source.
+"""Turn a command line, Python keywords or an option file into one checked configuration. Each value has its source.
 
-The page of a system has the system's own options, `Config` (a frozen dataclass), and `presets`. `RunOptions` has the
-options of every run. Functions here take the page that `polyplay.systems.load(name)` returns. Imports no torch.
+The page of a system (its description) has the system's own options, `Config` (a frozen dataclass), and `presets`.
+`RunOptions` has the options of every run. Functions here take the page that `polyplay.systems.load(name)` returns.
+Imports no torch.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ GROUPS = {  # other options of a system are in the group algorithm, other option
 
 
 def grouped(page: Iterable[str], run: Iterable[str]) -> dict[str, list[str]]:
-    """Return {group: its options} without empty groups. page, run: options of the system, and of every run."""
+    """Return {group: its options} for --help, without empty groups. page, run: options of the system, of every run."""
     home = {name: group for group, names in GROUPS.items() for name in names.split()}
     order, others = list(home), {**dict.fromkeys(page, "algorithm"), **dict.fromkeys(run, "run")}
     found: dict[str, list[str]] = {group: [] for group in GROUPS}
@@ -64,7 +65,9 @@ COMMON += "learning_rate gamma network hidden device dry_run"  # options that mo
 
 
 def show_options(defaults: Sequence[object], command: str, about: str, whole: bool) -> NoReturn:
-    """Raise Help. defaults: a system's Config, if any, and RunOptions. whole: explain all options, not only COMMON."""
+    """Raise Help, which prints the options. defaults: a system's Config, if any, and RunOptions. whole: explain all
+    options, not only those in COMMON.
+    """
     *page, run = (flags.option_types(type(of)) for of in defaults)
     short = [name for name in COMMON.split() if name in {**run, **(page[0] if page else {})}]
     groups = grouped(page[0] if page else (), run)
@@ -79,7 +82,7 @@ FORM = "NAME=VALUE@AT,VALUE@AT with AT a part of the run from 0 to 1.0, or agent
 
 
 def parse_changes(words: Iterable[str]) -> tuple[HyperparameterSchedule, ...]:
-    """Return the schedules that the words of --change describe. Raises UserError: a word of another form."""
+    """Parse the words of --change into schedules of hyperparameters. Raises UserError: a word has another form."""
     found: dict[str, HyperparameterSchedule] = {}
     for word in words:
         name, equals, rest = str(word).partition("=")
@@ -91,7 +94,9 @@ def parse_changes(words: Iterable[str]) -> tuple[HyperparameterSchedule, ...]:
 
 
 def _point(word: str, part: str) -> SchedulePoint:
-    """Parse VALUE@AT: AT counts agent steps if whole and not 0; else it is a fraction of the run. Raises UserError."""
+    """Parse VALUE@AT. If AT is a whole number and not 0, it counts agent steps. Otherwise it is a fraction of the run.
+    Raises UserError.
+    """
     value, _, place = part.partition("@")
     with contextlib.suppress(ValueError):
         text = flags.expand_suffix(place)
@@ -102,9 +107,11 @@ def _point(word: str, part: str) -> SchedulePoint:
 
 
 def check_changes(crew: Any, types: flags.OptionTypes) -> Lines:
-    """Return the plan's line about scheduled hyperparameters; [] without a schedule. crew: the run's workers before
-    their start. types: {option: type} of the system. Raises UserError: a hyperparameter is unknown, or copied between
-    the agents of a league; a value is out of range; or times are out of order.
+    """Check the scheduled hyperparameters, and return the plan's line about them. Without a schedule, return [].
+
+    crew: the run's workers before their start. types: {option: type} of the system. Raises UserError if a
+    hyperparameter is unknown, or if the agents of a league copy it from each other. Also raises it if a value is out of
+    range, or if times are out of order.
     """
     if not crew.schedules:
         return []
@@ -264,17 +271,17 @@ Choice = tuple[Settings, RunOptions, Sources]
 
 
 def spoken_name(page: Page) -> str:
-    """Return a system as written in a command. For a population, add `--over` and the system of its members, because
-    the command also takes the options of that system.
+    """Return a system's name as written in a command. For a population (runs that are trained together), add `--over`
+    and the system of its members, because the command also takes the options of that system.
     """
     return page.name + (f" --over {page.over.name}" if page.over else "")
 
 
 def parse(page: Page, args: Sequence[str], verb: str = "train", file: OptionFile | None = None) -> Choice:
-    """Return (settings, options, sources) from the flags after `polyplay train SYSTEM`. Flags override the file.
+    """Return (settings, options, sources) from the flags after `polyplay train SYSTEM`. Flags override the option file.
 
-    Raises flags.Help for --help. Raises UserError of one line: an unknown flag or preset, a bad value, or
-    values that contradict each other.
+    Raises flags.Help for --help. Raises UserError, with a message of one line, if a flag or preset is unknown, if a
+    value is not allowed, or if values contradict each other.
     """
     types = flags.option_types(page.Config, RunOptions)
     command = f"polyplay {verb} {spoken_name(page)}"
@@ -296,8 +303,8 @@ def parse(page: Page, args: Sequence[str], verb: str = "train", file: OptionFile
 
 
 def made_from(env: Any) -> tuple[str, dict[str, Any]]:
-    """Return the Gymnasium id and keyword arguments with which workers can make the instance `env` again. Raises
-    UserError: Gymnasium did not make the instance, or the instance was wrapped later.
+    """Return the Gymnasium id and keyword arguments with which workers can make the environment `env` again. Raises
+    UserError if Gymnasium did not make this instance, or if the instance was wrapped later.
     """
     import gymnasium
 
@@ -311,7 +318,7 @@ def made_from(env: Any) -> tuple[str, dict[str, Any]]:
 
 
 def resolve(page: Page, file: OptionFile | None = None, **overrides: object) -> Choice:
-    """Return (settings, options, sources) from Python keywords. A value may be a callable in place of
+    """Return (settings, options, sources) from Python keywords. A value may be a callable where the command line takes
     `module:callable`. Raises UserError.
     """
     types = flags.option_types(page.Config, RunOptions)
@@ -328,7 +335,7 @@ def resolve(page: Page, file: OptionFile | None = None, **overrides: object) -> 
 
 def _choose(page: Page, given: Mapping[str, object], source: str, file: OptionFile | None) -> Choice:
     """Choose the value of each option: the given value, else that of the file, else that of the preset, else the
-    default. Raises UserError; if the message names options of the file, it includes their values.
+    default. If this raises UserError and its message names options of the file, the message includes their values.
     """
     if file is None:
         return _chosen(page, given, source, {}, {})
@@ -345,9 +352,10 @@ def _choose(page: Page, given: Mapping[str, object], source: str, file: OptionFi
 def _chosen(
     page: Page, given: Mapping[str, object], source: str, orders: Mapping[str, object], usual: Mapping[str, object]
 ) -> Choice:
-    """Do the work of `_choose`. A value's source is the preset only if the preset differs from the default. orders:
-    values of the file that a person chose. usual: other values of the file; one equal to the preset or default has that
-    source.
+    """Do the work of `_choose`. The preset is a value's source only if the preset differs from the default.
+
+    orders: values of the file that a person chose.
+    usual: other values of the file. If such a value equals that of the preset or default, it has that source.
     """
     types = flags.option_types(page.Config, RunOptions)
     orders, given = listed(orders), listed(given)
@@ -374,7 +382,7 @@ def _chosen(
 
 
 def listed(given: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Replace `--env @FILE` or `--env @module:function` by the tasks that these list. Raises UserError."""
+    """If `--env` is @FILE or @module:function, replace it by the tasks that these list. Raises UserError."""
     env = given.get("env")
     if not isinstance(env, str) or not env.startswith("@") or "," in env or env == ATARI57:
         return given
@@ -405,8 +413,9 @@ def _with_layers(settings: Settings, options: RunOptions) -> Settings:
 
 
 def _preset(page: Page, given: Mapping[str, object], before: object = None) -> tuple[str, Settings]:
-    """Return the name and configuration of the given preset, or else of the preset that fits the environment. before:
-    the preset stored in an option file, used in place of an automatic choice.
+    """Return the name and configuration of the given preset, or else of the preset that fits the environment.
+
+    before: the preset stored in an option file. It replaces an automatic choice.
     """
     name, env = str(given.get("preset", _presets.AUTO)), given.get("env")
     automatic = name == _presets.AUTO
@@ -417,7 +426,7 @@ def _preset(page: Page, given: Mapping[str, object], before: object = None) -> t
 
 
 def _shown(page: Page, name: str, base: Settings, given: Mapping[str, object]) -> dict[str, Any]:
-    """Return image options that the preset sets for the environment; {} with --images, or for a user's system."""
+    """Return image options that the preset sets for the environment. With --images or a user's system, return {}."""
     if "images" in given or ":" in page.name:
         return {}
     own = {k: v for k, v in given.items() if k in HOW_MADE[:3]}
@@ -429,7 +438,7 @@ HOW_MADE = ("env_kwargs", "env_options", "wrapper", "images", "stack", "gray", "
 
 
 def how_made(options: RunOptions) -> dict[str, Any]:
-    """Return the keyword arguments for `Envs`, which makes environments, except the name. Raises UserError."""
+    """Return the keyword arguments for `Envs`, which makes environments. The name is left out. Raises UserError."""
     kwargs = flags.read_assignments("env_kwargs", options.env_kwargs)
     seen = options.images, options.stack, options.gray, options.size, options.frame_skip
     shown = read_image_options(*seen)
@@ -439,7 +448,7 @@ def how_made(options: RunOptions) -> dict[str, Any]:
 
 
 def reset_options(words: Sequence[Any]) -> Any:
-    """Return what --env-options gives: a callable or module:callable, or {NAME: VALUE}. Raises UserError: a mixture."""
+    """Return what --env-options gives: a callable, module:callable, or {NAME: VALUE}. Raises UserError: a mixture."""
     if len(words) == 1 and (callable(words[0]) or ":" in words[0].partition("=")[0]):
         return words[0]
     if wrong := [word for word in words if callable(word) or ":" in word.partition("=")[0]]:
@@ -453,15 +462,15 @@ def _words(given: Mapping[str, object]) -> tuple[str, ...]:
 
 
 def override(options: RunOptions, changes: Mapping[str, object]) -> RunOptions:
-    """Return the options of a resumed run, with `changes`. Raises UserError."""
+    """Return the options of a resumed run, in which `changes` replace earlier values. Raises UserError."""
     changes = flags.check_keywords(changes, flags.option_types(RunOptions), "resume")
     cleared = {"quiet": False} if changes.get("verbose") else {"verbose": False} if changes.get("quiet") else {}
     return replace_known(options, cleared | changes)
 
 
 def adjust(page: Page, settings: Settings, changes: Mapping[str, object]) -> tuple[Settings, dict[str, object]]:
-    """Return the settings of a resumed run, with the system's options from `changes`, and the remaining changes. Raises
-    UserError: the system lacks an option, or an option cannot change in a resumed run.
+    """Return the settings of a resumed run, with new values from `changes`, and the changes that are no settings.
+    Raises UserError if the system lacks an option, or if the option cannot change in a resumed run.
     """
     _check_length(changes)
     types = flags.option_types(page.Config)
@@ -487,8 +496,8 @@ NAMED = 3  # a directory's name lists at most this number of tasks
 
 
 def new_directory(system: str, env: object, options: RunOptions) -> Path:
-    """Make the directory of a new run, except in a dry run, and return its path. Raises UserError: the directory
-    already holds a run, or cannot be made.
+    """Make the directory of a new run, and return its path. In a dry run, nothing is made. Raises UserError if the
+    directory already holds a run, or cannot be made.
     """
     place = getattr(env, "__name__", None) or str(env)
     place = f"{n}-tasks" if (n := len(task_words(env))) > NAMED else place.replace(",ALE/", ",")
@@ -508,19 +517,19 @@ def new_directory(system: str, env: object, options: RunOptions) -> Path:
 
 
 def refuse_begun(path: Path) -> None:
-    """Raise UserError if the directory holds a run already."""
+    """Raise UserError if the directory already holds a run."""
     if (path / "config.json").exists():
         raise UserError(f"--run: {path} holds a run already; `polyplay resume {path}` continues it, or name another")
 
 
 def to_json(value: Any) -> Row:
-    """Return a dataclass of plain values as a dict for JSON; a callable becomes its `module:name`."""
+    """Convert a dataclass of plain values to a dict for JSON. A callable becomes its `module:name`."""
     return {f.name: json_value(vars(value)[f.name]) for f in fields(value)}
 
 
 def from_json(cls: type[T], data: Mapping[str, object]) -> T:
-    """Return the dataclass `cls` from the dict that `to_json` wrote. A field that an older file lacks gets its default.
-    Raises UserError: a field is unknown or has the wrong type.
+    """Convert a dict that `to_json` wrote back to the dataclass `cls`. If an older file lacks a field, the field gets
+    its default. Raises UserError if a field is unknown or has the wrong type.
     """
     types = flags.option_types(cls)
     if wrong := sorted(set(data) - set(types)):
@@ -529,7 +538,7 @@ def from_json(cls: type[T], data: Mapping[str, object]) -> T:
 
 
 def json_value(value: object) -> object:
-    """Return an option's value for JSON. A callable becomes its name, which contains < if no import can find it."""
+    """Convert an option's value for JSON. A callable becomes its name, which contains < if no import can find it."""
     if callable(value):
         name = getattr(value, "__qualname__", f"{type(value).__qualname__}.<instance>")
         return f"{getattr(value, '__module__', '?')}:{name}"
@@ -537,7 +546,7 @@ def json_value(value: object) -> object:
 
 
 def replace_known(base: T, given: Mapping[str, object]) -> T:
-    """Return a copy of the dataclass `base` with new values from `given`. Names that are no fields are ignored."""
+    """Return a copy of the dataclass `base` with values from `given`. Names that are no fields of it are ignored."""
     known: Any = base
     return replace(known, **{k: v for k, v in given.items() if k in vars(base)})
 
@@ -553,14 +562,14 @@ MOST_LEFT_OUT = 8  # most values of a preset or default that are left out of a r
 
 
 def _number(value: int, text: str) -> int:
-    """Return `value` rounded up to the multiple, or lowered to the number of rows, that an error message requires."""
+    """Return a value that suits an error message: rounded up to its multiple, or lowered to its number of rows."""
     multiple = re.findall(r"multiples? of (?:the |--[a-z]+ )?([1-9]\d*)", text)
     rows = re.findall(r"([1-9]\d*) (?:transitions|trajectories)", text)
     return -(-value // int(multiple[-1])) * int(multiple[-1]) if multiple else min([value, *map(int, rows[:1])])
 
 
 def _fewer(value: str, text: str) -> str:
-    """Return the list of auxiliary tasks without the task that an error message names; "none" if no task is left."""
+    """Return the list of auxiliary tasks without the one that an error message names, or "none" if none is left."""
     named = re.search(r"--auxiliary (\w+):", text)
     left = [task for task in value.split(",") if named and task.strip().partition("=")[0] != named[1]]
     return ",".join(left) or "none"
@@ -574,18 +583,18 @@ WISHES: dict[str, Any] = {  # option → replacement of a refused value, or a fu
 
 
 def is_order(name: str, sources: Sources) -> bool:
-    """Tell whether a person gave this option."""
+    """Tell whether a person chose this option's value, rather than a preset, a default or the run."""
     source = sources.get(name, "default")
     return not (source in ("default", "chosen") or source.startswith("preset "))
 
 
 def _in_file(name: str, sources: Sources) -> bool:
-    """Tell whether a person gave this option in a file."""
+    """Tell whether a person gave this option in an option file."""
     return sources.get(name, "").startswith("config ")
 
 
 def left_out(text: str, wishes: Mapping[str, Any]) -> dict[str, Any]:
-    """Return {option: replacement} for preset or default values that a message refuses; {} if none is replaceable."""
+    """Return {option: replacement} for the preset or default values that an error message refuses, if replaceable."""
     found = dict[str, Any]()
     for name, value in wishes.items():
         other = WISHES.get(name, value)
@@ -595,9 +604,9 @@ def left_out(text: str, wishes: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def fitted(settings: Settings, sources: Sources, wire: Callable[[Settings], Any]) -> tuple[Settings, Any, Lines]:
-    """Return the settings without wishes (values of presets or defaults) that `wire` refuses, the result of `wire`, and
-    plan lines about wishes left out. Raises UserError: `wire` refuses other values. The message then adds value and
-    source of each option in it that no command line gave.
+    """Call `wire` with the settings, and replace values of presets or defaults (wishes) that it refuses. Return the
+    settings, the result of `wire`, and plan lines about the replaced wishes. Raises UserError if `wire` refuses other
+    values. The message then adds the value and the source of each option that it names and that no command line gave.
     """
     lines: Lines = []
     while True:

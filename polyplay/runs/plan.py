@@ -1,6 +1,6 @@
-"""Plan of a run, shown before workers start: workers, memory, length, reproducibility, ends of episodes.
+"""Plan of a run, shown before workers start: workers, memory, length, reproducibility, and how episodes end.
 
-A plan that needs too much memory is refused; the error then proposes an option to lower.
+If a plan needs too much memory, it is refused. The error then proposes an option to lower.
 
 Imports no torch.
 """
@@ -46,7 +46,7 @@ PROPOSED = 0.75  # fraction of the available memory that a proposed setting fill
 
 
 def size_text(n: float) -> str:
-    """Return bytes as text: 12.3 MB, 1.24 GB."""
+    """Return a number of bytes as text, such as 12.3 MB or 1.24 GB."""
     mb = n / MB
     return f"{mb / 1024:.3g} GB" if mb >= 1000 else f"{mb:.3g} MB"
 
@@ -55,7 +55,8 @@ def size_text(n: float) -> str:
 
 
 def predict_memory(crew: Crew, net: Any) -> dict[str, float]:
-    """Return {part: bytes} of all processes together: rollouts, replay, weights, emulators, and other shared objects.
+    """Return the bytes of memory that all processes need together, as {part: bytes}. The parts are rollouts, replay,
+    weights, emulators, and other shared objects.
 
     net: a network of the kind that every worker makes.
     """
@@ -80,7 +81,7 @@ def predict_memory(crew: Crew, net: Any) -> dict[str, float]:
 
 
 def bytes_of(net: Any) -> int:
-    """Return the size of a network's parameters and buffers, in bytes."""
+    """Return the size of a network's parameters and buffers in bytes."""
     return sum(x.numel() * x.element_size() for x in (*net.parameters(), *net.buffers()))
 
 
@@ -94,7 +95,7 @@ def kind_of(envs: Any) -> str:
 
 
 def kinds_of(envs: Any) -> set[str]:
-    """Return the ways in which the environments of a run's tasks are stepped, as `kind_of` names them."""
+    """Return all ways in which the environments of a run's tasks are stepped, with the names that `kind_of` uses."""
     if envs.spec.tasks and not native(envs):
         return {_kind(part) for part in task_parts(envs)}
     return {_kind(envs)}
@@ -115,12 +116,12 @@ def _kind(envs: Any) -> str:
 
 
 def search_role(crew: Any) -> Any:
-    """Return the role (kind of workers) that plays games by tree search; None in a run without such workers."""
+    """Return the role (kind of workers) that plays games by tree search, or None if the run has no such workers."""
     return next((r for r in crew.roles if {"board", "out"} <= r.holds.keys()), None)
 
 
 def searching(role: Any) -> str:
-    """Describe how moves are searched, and when a game is resigned."""
+    """Describe how tree search chooses moves, and when it resigns a game."""
     options, resign = role.holds["options"], role.holds["resign"]
     quits = "below a value learned from a tenth of the games, which are played out" if resign.v is None else ""
     quits = "never" if resign.played_on == 1.0 else quits or f"below a value of {resign.v:g}"
@@ -135,7 +136,7 @@ ANEW = "environments start new episodes"
 
 @dataclass(frozen=True)
 class Plan:
-    """Plan of a run. lines: (heading, text) to print."""
+    """Plan of a run. Its `lines` are (heading, text) pairs to print."""
 
     memory: Mapping[str, float]  # part → bytes needed at least
     limit: int  # bytes of memory available
@@ -148,12 +149,16 @@ class Plan:
 
     @property
     def needs(self) -> float:
-        """Bytes of memory that the run needs at least."""
+        """Bytes of memory that the run needs at least, summed over all parts."""
         return sum(self.memory.values())
 
 
 def make_plan(crew: Any, wired: Any, options: Any, done: int = 0) -> Plan:
-    """Make the plan of a run. crew: its workers, not started. wired: its system. done: agent steps made so far."""
+    """Make the plan of a run.
+
+    crew: the workers of the run, not started yet. wired: the run's system.
+    done: number of agent steps that a resumed run has already made.
+    """
     from polyplay.nets.layers import outlines
 
     envs = wired.envs
@@ -216,13 +221,13 @@ def _workers(crew: Any) -> str:
 
 
 def _atari(facts: Mapping[str, str]) -> str:
-    """Describe how an Atari game is played, and which settings the environment's id decides."""
+    """Describe how an Atari game is played, and what the environment's id decides about it."""
     actions = facts["actions"].partition(":")[0]
     return f"frameskip {facts['frameskip']}; sticky {facts['sticky']}; actions {actions}; {facts['id']}"
 
 
 def _tasks(envs: Any) -> str:
-    """Describe the tasks, and which lanes (environments) play each task."""
+    """Describe the tasks of a run, and which lanes (parallel environments) play each task."""
     spec = envs.spec
     turns = f"lane l of the run plays number l mod {len(spec.order)} of their order"
     hidden = "" if spec.mask is None else "; a mask hides the actions that a task lacks"
@@ -230,7 +235,7 @@ def _tasks(envs: Any) -> str:
 
 
 def _images(envs: Any) -> str:
-    """Describe the image parts of observations and their processing; "" without images, or for Atari's usual ones."""
+    """Describe the images in observations and their processing. Return "" without images, or for Atari's usual ones."""
     spec, shown = envs.spec, envs.images
     fields, asked = dict(tree.leaves(spec.obs)), shown is not None and shown.leaves is not None
     if not asked and (game(envs) or not spec.image_leaves):
@@ -240,7 +245,7 @@ def _images(envs: Any) -> str:
 
 
 def _network(crew: Any, wired: Any, net: Any) -> str:
-    """Describe the network; for self-play by search, also the library and precision that run the network."""
+    """Describe the network. For self-play by search, also describe the library and precision that run the network."""
     text = wired.policy.choice
     if (role := search_role(crew)) is not None:
         from polyplay.search.evaluators import ways
@@ -256,7 +261,7 @@ UPDATES = {"auto": "updates compiled where that is faster", "on": "updates compi
 
 
 def _computing(crew: Any) -> str:
-    """Describe the precision and devices of networks, as chosen for --precision auto and --device auto."""
+    """Describe the precision and devices of networks, as --precision auto and --device auto chose them."""
     from polyplay.nets.device import device_name, is_half
 
     devices, kind = crew.placement.devices, crew.placement.devices[0].partition(":")[0]
@@ -327,7 +332,9 @@ def minutes_over(minutes: float) -> str:
 
 
 def _steps_per_update(crew: Any) -> float:
-    """Return the agent steps per update of all learners together; with several passes over a rollout, per rollout."""
+    """Return the agent steps per update of all learners together. If each rollout is passed over several times, return
+    the agent steps per rollout.
+    """
     role = crew.learner
     together = 1 if role.asynchronous or role.agents else role.n
     ratio = (role.replay.ratio if role.replay else None) or 1.0
@@ -335,12 +342,12 @@ def _steps_per_update(crew: Any) -> float:
 
 
 def first_sample(crew: Any) -> int:
-    """Return the agent steps before the first batch is drawn, summed over all replays; 0 without a replay."""
+    """Return the agent steps before the first batch is drawn, summed over all replays. Without a replay, return 0."""
     return sum(r.n * r.held_replay.start for r in crew.roles if r.held_replay)
 
 
 def updates_of(crew: Any, total: float) -> int:
-    """Return the number of updates in `total` agent steps; with passes over each rollout, the number of rollouts."""
+    """Return the number of updates in `total` agent steps. With several passes over each rollout, count rollouts."""
     first, each = first_sample(crew), _steps_per_update(crew)
     return max(0, math.floor((total - first) / each)) if first else math.ceil(total / each)
 
@@ -373,15 +380,15 @@ def _crosses(crew: Any) -> bool:
 
 
 def _fixed(crew: Any) -> bool:
-    """Tell whether results are independent of the timing of workers."""
+    """Tell whether the results do not depend on the timing of workers."""
     fixed = all(r.envs.fixed for r in crew.roles if r.envs)
     free = any(r.asynchronous and r.n > 1 for r in crew.roles)
     return crew.serial or (fixed and not free and (not _crosses(crew) or _in_step(crew)))
 
 
 def resumes_exactly(crew: Any) -> bool:
-    """Tell whether a resumed run has bitwise the same results as a run that never stopped, if its environments can be
-    saved. Checkpoints of such a run hold all state that decides its future.
+    """Tell whether a resumed run has bitwise the same results as a run that never stopped. Checkpoints of such a run
+    hold all state that decides its future. This assumes that the environments can be saved.
     """
     free = any(r.asynchronous or (r.find(League) and not crew.serial) for r in crew.roles)
     return crew.placement.on_cpu and _fixed(crew) and not (_drawn_ahead(crew) or free or _forgets(crew))
@@ -393,13 +400,13 @@ def _drawn_ahead(crew: Any) -> bool:
 
 
 def _forgets(crew: Any) -> bool:
-    """Tell whether auxiliary losses draw from a memory of recent steps that checkpoints lack, except in a league."""
+    """Tell whether auxiliary losses draw from a memory of recent steps that checkpoints lack. Leagues do not count."""
     terms = {name for r in crew.roles if r.spec and not r.agents for name in r.spec.loss.terms}
     return bool(terms & {"reward_prediction", "value_replay"})
 
 
 def _in_step(crew: Any) -> bool:
-    """Tell whether acting waits for every update, and every update takes one rollout of each actor."""
+    """Tell whether actors wait for every update before they act, and every update takes one rollout of each actor."""
     actors = [r for r in crew.roles if "out" in r.holds]
     learners = [r for r in crew.roles if "source" in r.edges()]
     if any(r.replay for r in learners) or any(r.holds.get("lag") != 0 for r in actors):
@@ -429,7 +436,7 @@ def _resumes(crew: Any) -> str:
 
 
 def episodes(envs: Any) -> str:
-    """Describe the ends of episodes, and the bootstrap value after each kind of end."""
+    """Describe how episodes end, and which bootstrap value (value of the rest) follows each kind of end."""
     facts = envs.spec.describe
     ended, cut = "", f" (time limit: {facts.get('time limit', 'its own')})"
     if game(envs):
@@ -440,7 +447,7 @@ def episodes(envs: Any) -> str:
 
 
 def _scaling(wired: Any) -> str:
-    """Describe how a policy's outputs become continuous actions; "" if no action is continuous."""
+    """Describe how the policy's outputs become continuous actions. Return "" if no action is continuous."""
     return describe_scaling(wired.envs.spec.action, wired.policy.scales_actions)
 
 
@@ -448,7 +455,7 @@ def _scaling(wired: Any) -> str:
 
 
 def check_plan(plan: Plan, settings: Any) -> Plan:
-    """Return the plan if enough memory is available. Raises UserError otherwise: the message proposes a lower value of
+    """Return the plan if enough memory is available. Otherwise raise UserError, whose message proposes a lower value of
     an option that sets the size of the largest part.
     """
     if plan.needs <= plan.limit:
@@ -467,8 +474,8 @@ def check_plan(plan: Plan, settings: Any) -> Plan:
 
 
 def measure_speed(crew: Any, metrics: tuple[str, ...], plan: Plan, skip: int) -> list[tuple[str, str]]:
-    """Run the workers for two seconds after their first update (in self-play by search: first step). Return plan lines
-    about speed, memory and the estimated time; [] if the plan is refused.
+    """Run the workers for two seconds after their first update (in self-play by search, after their first step). Return
+    plan lines about speed, memory and the estimated time. If the plan is refused, return [].
     """
     from polyplay.runs.crew_metrics import memory_mb
     from polyplay.runs.terminal import clock_text

@@ -1,4 +1,4 @@
-"""Populations of runs (population-based training): plan, train and resume a population."""
+"""Plan, train and resume a population: several runs that are trained together (population-based training)."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ ALIKE = {"env", *run_options.HOW_MADE, "frames", *run_options.LIMITS, "seed", "h
 
 
 def check_varied(words: Iterable[str]) -> None:
-    """Raise UserError if the words of --vary name an option with one value for all members, such as the game."""
+    """Raise UserError if --vary names an option that must have one value for all members, such as the game."""
     for word in words:
         name = word.partition("=")[0].replace("-", "_")
         if name in ALIKE or name in flags.option_types(RunOptions):
@@ -50,8 +50,9 @@ def check_varied(words: Iterable[str]) -> None:
 
 
 def anew_of(settings: Any, crew: Crew, priors: dict[str, Prior], types: flags.OptionTypes) -> frozenset[str]:
-    """Return the varied options that change the number of lanes (environments) or the length of rollouts: lanes must
-    then restart. Raises UserError: an option does not allow a value, or a value changes network, optimizer or replay.
+    """Return the varied options that change the number of lanes (parallel environments) or the length of rollouts. If
+    such an option changes, lanes must restart. Raises UserError if an option does not allow a value, or if a value
+    changes the network, the optimizer or the replay.
     """
     anew = set[str]()
     for name, prior in priors.items():
@@ -66,7 +67,7 @@ def anew_of(settings: Any, crew: Crew, priors: dict[str, Prior], types: flags.Op
 
 
 def _built(settings: Any, crew: Crew, values: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """Describe the network, optimizer, replay and lanes of a member with these values. Raises UserError."""
+    """Build a member with these values. Describe its network, optimizer, replay and lanes. Raises UserError."""
     other, wired = _presets.wire_member(settings, crew, values)
     if wired.player is not None:
         raise UserError(f"--over: {settings.over} given, but its self-play has no score: choose another system")
@@ -91,7 +92,7 @@ COPIED = {
 
 
 def _refuse(what: str, own: dict[str, dict[str, Any]], other: dict[str, dict[str, Any]]) -> None:
-    """Raise UserError if two members differ in a part that COPIED lists, so that they could not copy each other."""
+    """Raise UserError if two members differ in a part that COPIED lists, because they then cannot copy each other."""
     for part, meaning in COPIED.items():
         for name in own[part] | other[part]:
             mine, theirs = own[part].get(name, "absent"), other[part].get(name, "absent")
@@ -109,7 +110,9 @@ SEEDS = 1000  # seeds reserved per population, so that members of two population
 
 @dataclass(frozen=True)
 class MemberRunner:
-    """Function that runs a session of a member (trainer.RunMember). changes: new options of a resumed population."""
+    """Callable that runs a session of a member: training up to the next decision about it (see trainer.RunMember).
+    changes: new options of a resumed population.
+    """
 
     directory: Path
     system: str
@@ -123,7 +126,7 @@ class MemberRunner:
     def __call__(
         self, m: Row, until: int, stopping: Callable[[], str], say: Callable[[str, str], None]
     ) -> trainer.MemberSession:
-        """Train member `m` up to agent step `until`. Raises UserError and WorkerLost if no member could continue."""
+        """Train member `m` up to agent step `until`. Raises UserError or WorkerLost if no member could continue."""
         name, begun = f"member {m['member']:02d}", time.monotonic()
         directory, part = states.Store(self.directory).member(m["member"]), RunSegment(until, stopping)
         output = WarningReader(lambda text: say("caution", f"{name}: {text}"))
@@ -146,7 +149,7 @@ class MemberRunner:
         return trainer.MemberSession(ended, why, counters["steps"], counters["frames"], games, time.monotonic() - begun)  # type: ignore[arg-type]
 
     def _run(self, directory: Path, m: Row, part: RunSegment) -> tuple[str, str]:
-        """Run the session on this machine; return (how the session ended, the reason)."""
+        """Run the session on this machine. Return (how the session ended, the reason)."""
         if (directory / "config.json").exists():
             contents = run_files.read_config(directory)
             if any(contents["config"].get(name) != value for name, value in m["values"].items()):
@@ -172,14 +175,14 @@ class MemberRunner:
 
 
 class WarningReader(io.TextIOBase):
-    """Output stream of a member's session. It calls `warn` with each warning, and drops all other lines."""
+    """Output stream of a member's session. It passes each warning to the function `warn`, and drops all other lines."""
 
     def __init__(self, warn: Callable[[str], None]):
         self.warn, self.rest = warn, ""
         self.before = sys.stdout, sys.stderr  # streams that `warn` prints to
 
     def write(self, text: str) -> int:
-        """Process the complete lines of `text`; keep an incomplete last line until its end arrives."""
+        """Process the complete lines of `text`. An incomplete last line waits until its end arrives."""
         *lines, self.rest = (self.rest + text).split("\n")
         for line in lines:
             found = line.removeprefix("polyplay: ").removeprefix("warning ")
@@ -190,7 +193,7 @@ class WarningReader(io.TextIOBase):
 
 
 def learnt(directory: Path) -> float:
-    """Return the agent steps that a run's newest checkpoint has learned from; 0 without a readable one."""
+    """Return how many agent steps a run's newest checkpoint has learned from, or 0 without a readable checkpoint."""
     return load.steps_learnt(next(reversed(checkpoint.everything(directory)), None))
 
 
@@ -202,7 +205,9 @@ def _newest_counters(directory: Path) -> Row:
 
 
 def last_returns(directory: Path, since: int, score: str = "games") -> tuple[float, ...]:
-    """Return the returns of the last games, or of the last evaluation, that ended after `since` agent steps."""
+    """Return the returns of a member's last games, or of its last evaluation. Only games or evaluations after `since`
+    agent steps count. score: "games" or "evaluations".
+    """
     if score == "evaluations":
         rows = [row for row in read_lines(directory / "evaluations.jsonl", "steps") if row["steps"] > since]
         if rows and "task_return_means" in rows[-1]:  # the mean over tasks of the tasks' scores
@@ -215,7 +220,7 @@ def last_returns(directory: Path, since: int, score: str = "games") -> tuple[flo
 
 
 def _mean_scores(directory: Path, games: list[Row]) -> tuple[float, ...]:
-    """Return the mean score over tasks, repeated for each of the last games; () if a task has no game yet."""
+    """Return the mean score over tasks, repeated for each of the last games. Return () if a task has no game yet."""
     words = task_words(run_files.read_config(directory)["config"]["env"])
     returns = TaskReturns(tuple(name for name, _ in words), fewest=1)
     for game in games:
@@ -225,12 +230,12 @@ def _mean_scores(directory: Path, games: list[Row]) -> tuple[float, ...]:
 
 
 def newest_steps(directory: Path) -> int:
-    """Return the agent steps of a run in its last report."""
+    """Return the number of agent steps in the last report of a run."""
     return max((row["steps"] for row in _tail(directory / "metrics.jsonl", run_files.METRICS)), default=0)
 
 
 def _tail(path: Path, numbers: tuple[str, ...]) -> Iterator[Row]:
-    """Yield the last rows of a file of JSON lines that have all of the keys `numbers`."""
+    """Yield rows at the end of a file of JSON lines. Only rows that have all of the keys `numbers` are yielded."""
     with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
         file.seek(max(0, path.stat().st_size - TAIL))
         for line in file.read().split(b"\n"):
@@ -246,7 +251,7 @@ SHOW = 1.0  # seconds between panel updates
 
 
 class PopulationSession(Supervisor):
-    """Main process of a population, from the start of its trainers (workers that train members) to their end."""
+    """Main process of a population. It starts the trainers (workers that train members) and works until they end."""
 
     patience, late, goes_on = 60.0, "members did not end", "continues the population"
 
@@ -281,7 +286,7 @@ class PopulationSession(Supervisor):
         self.panel.screen.warn(text)
 
     def _close(self) -> Row:
-        """Stop the trainers; write and return the summary. If all members have failed, the run has failed."""
+        """Stop the trainers, write the summary, and return it. If all members have failed, the run has failed."""
         self.closing = True
         self.crew.stop()
         with contextlib.suppress(Exception):
@@ -348,7 +353,7 @@ def train(page: Any, settings: Any, options: RunOptions, sources: Sources) -> Ru
 
 
 def resume(directory: Path, changes: Mapping[str, Any], trust: bool = False) -> RunResult:
-    """Resume a population; `changes` are new options of its members."""
+    """Resume a population. changes: new values of options of its members."""
     given = load.objects_of(changes)
     changes = {name: value for name, value in changes.items() if name not in given}
     page, settings, options, config = load.load_run(directory, trust, population=True, given=given, learns=True)
@@ -383,8 +388,8 @@ def _check_code(store: states.Store, config: Row) -> None:
 
 
 def _extend(store: states.Store, plan: trainer.PopulationPlan, changes: Mapping[str, Any]) -> None:
-    """Let members that are done continue if the population now trains longer. Give new tries to members whose sessions
-    were lost, and to failed members that found no donor to copy.
+    """If the population now trains longer, let members that are done continue. Also give new tries to members whose
+    sessions were lost, and to failed members that found no donor (another member to copy).
     """
     with store.locked() as population:
         further = population["total"] != plan.total or any(
@@ -401,7 +406,7 @@ def _extend(store: states.Store, plan: trainer.PopulationPlan, changes: Mapping[
 
 
 def _wire(page: Page, settings: Any, options: RunOptions) -> tuple[Crew, trainer.PopulationPlan, list[tuple[str, str]]]:
-    """Return the crew of trainers, the population's plan, and plan lines to print. Raises UserError: bad options."""
+    """Return the crew (workers) of trainers, the population's plan, and plan lines to print. Raises UserError."""
     if options.serial and settings.at_once > 1:
         raise UserError(f"--at-once: {settings.at_once} given, but --serial is one thread: leave one of them out")
     if settings.score == "evaluations" and options.eval_every is None:
@@ -431,7 +436,7 @@ def _wire(page: Page, settings: Any, options: RunOptions) -> tuple[Crew, trainer
 
 
 def _lines(plan: trainer.PopulationPlan, trainers: str) -> list[tuple[str, str]]:
-    """Return the plan's lines about a population."""
+    """Return the lines about a population that the plan prints."""
     evolution = plan.evolution
     steps = f"{plan.total:,} agent steps each, {plan.size * plan.total:,} together"
     every = f"every {evolution.every:,} agent steps of a member"
@@ -457,7 +462,7 @@ def _go(
     begin: Callable[[Row], None],
     changes: Mapping[str, Any] | None = None,
 ) -> RunResult:
-    """Run the population, or print its plan (dry run). begin: records the start or resume in the locked directory."""
+    """Run the population. In a dry run, print its plan. begin: records the start or resume in the locked directory."""
     if options.dry_run:
         console = terminal.default_console()
         shown = [("run", f"{directory} (dry run: nothing is written)"), *lines]
@@ -479,7 +484,7 @@ def _go(
 def _runner(
     directory: Path, settings: Any, options: RunOptions, sources: Sources, changes: Mapping[str, Any]
 ) -> MemberRunner:
-    """Return the function that runs a member's session, with the options that apply to members."""
+    """Return the callable that runs a member's session, with the options that apply to members."""
     own: Settings = _presets.member_settings(settings)
     types = flags.option_types(type(own), RunOptions).keys() - {*HOSTS}
     kept, changed = ({k: v for k, v in given.items() if k in types} for given in (sources, changes))
@@ -487,7 +492,7 @@ def _runner(
 
 
 def _elsewhere(crew: Crew, options: RunOptions) -> Callable[..., tuple[str, str]] | None:
-    """Return the function that runs sessions on other machines; None without other machines."""
+    """Return the callable that runs sessions on other machines, or None if there are no other machines."""
     if crew.cluster is None:
         return None
     from polyplay.runs.remote_members import RemoteMembers
@@ -496,6 +501,6 @@ def _elsewhere(crew: Crew, options: RunOptions) -> Callable[..., tuple[str, str]
 
 
 def _member_cores(crew: Crew) -> tuple[int, int]:
-    """Return (cores per member in training, number of cores that all members share)."""
+    """Return (number of cores for each member in training, number of cores that all members share)."""
     there = _presets.member_cores(crew)
     return max(1, there // crew.roles[0].n), there

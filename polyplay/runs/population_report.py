@@ -1,4 +1,4 @@
-"""Terminal output about a population: tables and, during training, a live panel, or plain lines without a terminal.
+"""Print a population's state: tables and, during training, a live panel. Without a terminal, print plain lines.
 
 Imports no torch.
 """
@@ -26,7 +26,7 @@ STYLES = {store.TRAINING: "green", store.FAILED: "bold red"}
 
 
 def population_title(population: Row) -> str:
-    """Describe a population in one line."""
+    """Describe a population (runs that are trained together) in one line."""
     members = f"{population['over']} · population of {len(population['members'])}"
     if population["exploit"] == "none":
         return f"{members} · no copies"
@@ -35,7 +35,7 @@ def population_title(population: Row) -> str:
 
 
 def population_report(directory: Path, population: Row, rows: Sequence[Row]) -> Iterator[RenderableType]:
-    """Yield a table of members, lines about failed members, and the winner. rows: lines of lineage.jsonl."""
+    """Yield a table of members, lines about failed members, and the winner. rows: lines of the log lineage.jsonl."""
     yield _table(population, rows)
     for member in population["members"]:
         if member["state"] == store.FAILED:
@@ -51,7 +51,7 @@ def population_report(directory: Path, population: Row, rows: Sequence[Row]) -> 
 
 
 def _table(population: Row, rows: Sequence[Row]) -> Table:
-    """Return a table of members. A narrow terminal cuts the columns of varied options first."""
+    """Return a table of members. On a narrow terminal, the columns of varied options are cut first."""
     copies = {
         r["member"]: f"{member_name(r['donor'])} at {short_count(r['steps'])}" for r in rows if r["donor"] is not None
     }
@@ -70,13 +70,13 @@ def _table(population: Row, rows: Sequence[Row]) -> Table:
 
 
 def winning_line(member: Row, rows: Sequence[Row]) -> list[store.Segment]:
-    """Return the line of a member's ancestors up to now; if lineage.jsonl lacks the member, the member alone."""
+    """Return a member's line of ancestors up to now. If lineage.jsonl lacks the member, return the member alone."""
     alone = store.Segment(member["member"], 0, member["steps"], member["values"])
     return store.ancestry(rows, member["member"], member["steps"]) or [alone]
 
 
 def lineage_text(line: Sequence[store.Segment]) -> str:
-    """Return a line of ancestors as text, from the last member to the first, as in `03 ← 05 at 1.5M ← 01 at 500k`."""
+    """Return a line of ancestors as text, from the last to the first, as in `03 ← 05 at 1.5M ← 01 at 500k`."""
     text = member_name(line[-1].member)
     for before, after in reversed(list(pairwise(line))):
         if before.member != after.member:
@@ -85,7 +85,7 @@ def lineage_text(line: Sequence[store.Segment]) -> str:
 
 
 def decision_line(row: Row) -> str:
-    """Describe a decision about a member, a row of lineage.jsonl, in one line."""
+    """Describe a decision about a member in one line. row: the decision's line of lineage.jsonl."""
     member, new = member_name(row["member"]), row["new"]
     if not row["old"]:
         return f"{member} begins with {', '.join(f'{k} {value_text(v)}' for k, v in new.items())}"
@@ -100,7 +100,7 @@ def decision_line(row: Row) -> str:
 
 
 def member_name(member: int) -> str:
-    """Return a member's two-digit name, which is also the name of its directory."""
+    """Return a member's name of two digits, which is also the name of its directory."""
     return f"{member:02}"
 
 
@@ -109,8 +109,8 @@ def score_text(score: float | None) -> str:
 
 
 class PopulationPanel:
-    """Output of a population in training: call `begin`, then `show` and `decision` repeatedly, `screen.warn` when
-    needed, and `end`. quiet: print only warnings and the last line.
+    """Terminal output of a population in training. Call `begin` first, then `show` and `decision` repeatedly, and `end`
+    last. Call `screen.warn` for a warning. quiet: print only warnings and the last line.
     """
 
     def __init__(self, quiet: bool = False, screen: Screen | None = None) -> None:
@@ -122,13 +122,15 @@ class PopulationPanel:
         self.reported_at, self.last = self.begun, ""
 
     def begin(self, lines: Iterable[RenderableType]) -> None:
-        """Print the lines at the start of training, unless the panel is quiet."""
+        """Print the lines at the start of training. If the panel is quiet, print nothing."""
         for line in () if self.quiet else lines:
             self.screen.print(line)
 
     def show(self, population: Row, training: Mapping[int, int]) -> None:
-        """Update the panel; call this as often as you like. population: contents of population.json. training: member →
-        agent steps, for the members that train now.
+        """Update the panel. Call this as often as you like, because the panel limits how often it is drawn.
+
+        population: contents of population.json.
+        training: {member: its agent steps}, for the members that train now.
         """
         self.population, self.training = population, training
         now = self.clock()
@@ -141,14 +143,15 @@ class PopulationPanel:
             self.screen.print(Text("  ".join(filter(None, parts)), no_wrap=True))
 
     def decision(self, row: Row) -> None:
-        """Show a decision (row of lineage.jsonl) in the panel until the next decision, or print it without a panel."""
+        """Show a decision in the panel until the next one. Without a panel, print it. row: a row of lineage.jsonl."""
         self.last = decision_line(row)
         if self.screen.live is None and not self.quiet:
             self.screen.print(Text(self.last, no_wrap=True))
 
     def end(self, summary: Row) -> None:
         """Print the table of members and the last line. summary: reason, exit_code, wall_seconds, failed and directory
-        of the population."""
+        of the population.
+        """
         directory = Path(summary["directory"])
         if self.population:
             self.screen.draw(self.panel, at_once=True)
@@ -165,7 +168,7 @@ class PopulationPanel:
     # ------------------------------------------------------------------------------------------------ numbers shown
 
     def _members(self) -> list[Row]:
-        """Return the members, best first, with the present steps of members that train."""
+        """Return the members, best first. Members that are training have their present number of steps."""
         members = {member["member"]: dict(member) for member in self.population.get("members", ())}
         for i, steps in self.training.items():
             members[i] |= {"state": store.TRAINING, "steps": max(members[i]["steps"], steps)}
@@ -175,7 +178,7 @@ class PopulationPanel:
         return sum(member["steps"] for member in self._members())
 
     def _progress(self) -> tuple[str, float, str]:
-        """Return progress as text and as a fraction, and the times. Failed members are not expected to make steps."""
+        """Return progress as text and as a fraction, and the times. Failed members are expected to make no steps."""
         members, steps, now = self._members(), self._steps(), self.clock()
         goal = steps + sum(max(0, self.population["total"] - m["steps"]) for m in members if m["state"] != store.FAILED)
         begun, before = self.first or (now, steps)
@@ -184,14 +187,14 @@ class PopulationPanel:
         return done, steps / max(goal, 1), f"{clock_text(now - self.begun)}  eta {clock_text(left)}"
 
     def _standing(self) -> str:
-        """Describe the best member, and list the members that train."""
+        """Describe the best member, and list the members that are training."""
         best = store.best_member(self._members())
         parts = [f"best {member_name(best['member'])} {score_text(best['score'])}"] if best else []
         parts += [f"training {' '.join(map(member_name, sorted(self.training)))}"] if self.training else []
         return "  ".join(parts)
 
     def panel(self) -> Panel:
-        """Return the panel: progress, the best member, and the last decision."""
+        """Return the panel with the progress, the best member and the last decision."""
         done, fraction, clock = self._progress()
         bar = progress_line(fraction, f"{100 * fraction:.1f} %", done, clock)
         lines = [Text(line) for line in (self._standing(), self.last) if line]

@@ -1,4 +1,4 @@
-"""Train members of a population on other machines: send a member's run directory in pieces, and get its changes back.
+"""Train members of a population on other machines. Send a member's run directory in pieces, and get its changes back.
 
 The directory on the main machine is the valid one: every session starts from the newest checkpoint there.
 """
@@ -47,7 +47,9 @@ SAVED = "checkpoints"
 
 
 class DirectoryChanges:
-    """Changes of a run's directory since the last call of `pieces`. known: checkpoints not to send."""
+    """Finds what changed in a run's directory since the last call of `pieces`, so that only changes are sent. known:
+    checkpoints that need not be sent.
+    """
 
     def __init__(self, directory: Path, known: Iterable[Path] = ()):
         self.directory = directory
@@ -55,7 +57,7 @@ class DirectoryChanges:
         self.saved = bool(checkpoint.everything(directory))  # logs are not sent before a checkpoint
 
     def pieces(self) -> Iterator[Piece]:
-        """Yield changed files, then checkpoints that existed before. So logs arrive before their checkpoint."""
+        """Yield changed files, then checkpoints that existed before. So logs arrive before their checkpoint does."""
         saved = sorted(
             p for p in (self.directory / SAVED).glob("[!.]*") if p.is_dir() and not p.match(f"{checkpoint.UNUSED}*")
         )
@@ -93,7 +95,7 @@ def _plain_files(directory: Path) -> list[Path]:
 
 
 def _checkpoint(found: Path) -> Iterator[Piece]:
-    """Yield a checkpoint's pieces. All files are opened first, because the run may remove the checkpoint."""
+    """Yield the pieces of a checkpoint. All its files are opened first, because the run may remove the checkpoint."""
     about, root = checkpoint.manifest(found), f"{SAVED}/.partial-{found.name}"
     with contextlib.ExitStack() as opened:
         files = {name: opened.enter_context((found / name).open("rb")) for name in about["files"]}
@@ -109,7 +111,7 @@ def _read(fd: int, begin: int, end: int, name: str, final: str) -> Iterator[Piec
 
 
 def take_pieces(pieces: Iterator[Piece]) -> list[Piece]:
-    """Return the next pieces for one remote call, until they have PIECE bytes or no piece is left."""
+    """Return the next pieces for one remote call. Pieces are added until they have PIECE bytes or none is left."""
     found, size = list[Piece](), 0
     for piece in pieces:
         found.append(piece)
@@ -153,7 +155,7 @@ SWEEP = 'trap "" HUP INT TERM; read x; for i in 1 2 3; do sleep 0.5; rm -rf "$0"
 
 
 class MemberActor:
-    """Ray actor that runs sessions of members one by one, in a temporary folder. Ray's threads call its methods."""
+    """Ray actor (remote process) that runs sessions of members one by one, in a temporary folder. Ray calls it."""
 
     def __init__(self) -> None:
         import torch  # noqa: F401 - takes seconds, in which the actor cannot answer calls
@@ -166,12 +168,12 @@ class MemberActor:
         return needed_versions()
 
     def give(self, name: str, pieces: list[Piece]) -> None:
-        """Write pieces of a member's directory. name: its path relative to the population's directory."""
+        """Write pieces of a member's directory. name: path of this directory relative to the population's directory."""
         for piece in pieces:
             put_piece(self.root / name, piece)
 
     def begin(self, name: str, runner: MemberRunner, m: Row, until: int, share: tuple[int, int]) -> None:
-        """Start a session; all pieces must have arrived. share: (index of a share of the machine, cores per share)."""
+        """Start a session, after all pieces have arrived. share: (index of a share of the machine, cores per share)."""
         self.directory = self.root / name
         (saved := self.directory / SAVED).mkdir(parents=True, exist_ok=True)
         self.changes = DirectoryChanges(self.directory, saved.iterdir())
@@ -223,7 +225,10 @@ SHUNNED = 30.0  # after a machine lost a session, other free machines are prefer
 
 @dataclass(eq=False)
 class MemberSeat:
-    """Place for an actor: share `number` of a machine's cores. group: the machine, or "" if machines share cores."""
+    """Place on a machine for an actor (process that runs sessions).
+
+    number: share of the machine's cores that the actor uses. group: the machine, or "" if machines share cores.
+    """
 
     info: MachineInfo
     group: str
@@ -233,8 +238,8 @@ class MemberSeat:
 
 
 class RemoteMembers:
-    """Function that runs sessions of members on the machines of a cluster. An actor is kept for later sessions, which
-    need not load torch again. cores: number of cores per session.
+    """Callable that runs sessions of members on the machines of a cluster. After a session, its actor (a process) waits
+    for the next one, so that torch need not be loaded again. cores: number of cores per session.
     """
 
     def __init__(self, cluster: Cluster, cores: int, options: RunOptions):
@@ -246,7 +251,9 @@ class RemoteMembers:
     def __call__(
         self, runner: MemberRunner, directory: Path, m: Row, part: RunSegment, say: Callable[[str, str], None]
     ) -> tuple[str, str]:
-        """Run a session; return (how it ended, why). Raises UserError, OSError; WorkerLost: a retry may succeed."""
+        """Run a session, and return (how it ended, the reason). Raises UserError and OSError. Raises WorkerLost if a
+        retry may help.
+        """
         assert part.stopping is not None
         directory.mkdir(parents=True, exist_ok=True)
         try:
@@ -292,7 +299,7 @@ class RemoteMembers:
                 time.sleep(LOOK)
 
     def _arrived(self, runner: MemberRunner, home: Path, name: str) -> None:
-        """Process a file or checkpoint that has arrived: check and sign config.json, remove outdated checkpoints."""
+        """Process a file or checkpoint that arrived. Check and sign config.json, and remove outdated checkpoints."""
         if name == "config.json":
             contents = run_files.read_config(home)
             run_files.check_named(home, contents, run_files.read_config(runner.directory, population=True))
@@ -309,7 +316,7 @@ class RemoteMembers:
 
     @contextlib.contextmanager
     def _seat(self, stopping: Callable[[], str]) -> Iterator[MemberSeat]:
-        """Provide an actor within this context; after an exception, end the actor. Raises UserError and WorkerLost."""
+        """Provide an actor within this context. After an exception, the actor ends. Raises UserError and WorkerLost."""
         seat = self._take(stopping)
         try:
             if seat.actor is None:
@@ -339,8 +346,8 @@ class RemoteMembers:
         raise WorkerLost("it is ending")
 
     def _choose(self) -> MemberSeat | None:
-        """Choose a place for an actor: on a machine with enough free cores, without a recent loss, and with the most
-        free cores, in this order of importance. None: the cluster has no other machine.
+        """Choose a place for an actor. Prefer a machine with enough free cores, then one without a recent loss, then
+        the one with the most free cores. Return None if the cluster has no other machine.
         """
         used, now = Counter(seat.info.name for seat in self.seats), time.monotonic()
         infos = self.cluster.machines()
@@ -360,7 +367,7 @@ class RemoteMembers:
 
 
 def _ask(seat: MemberSeat, name: str, *given: Any, **how: float) -> Any:
-    """Call the actor's method `name`, and return the answer. Raises WorkerLost: no answer came."""
+    """Call the actor's method `name`, and return its answer. Raises WorkerLost if no answer came."""
     assert seat.actor is not None
     try:
         return seat.actor.call(name, *given, **how)

@@ -1,4 +1,4 @@
-"""Write the reports of a run: metrics.jsonl, episodes.jsonl, decisions.jsonl, …, tensorboard/, summary.json.
+"""Write the reports of a run: metrics.jsonl, episodes.jsonl and other logs, tensorboard/, and summary.json.
 
 Imports no torch.
 """
@@ -61,7 +61,9 @@ Scalars = Mapping[str, float | None]
 
 
 def of_report(style: str, row: Scalars, losses: Collection[str]) -> Scalars:
-    """Return the numbers to show of a metrics.jsonl row, under names of `style`. losses: metrics of the learners."""
+    """Select the numbers of a metrics.jsonl line that TensorBoard and W&B show, and name them as `style` does. losses:
+    names of the learners' metrics.
+    """
     if style == "polyplay":
         return {POLYPLAY.get(k, f"losses/{k}"): v for k, v in row.items() if k in POLYPLAY or k in losses}
     names = CLEANRL if style == "cleanrl" else SB3
@@ -73,12 +75,14 @@ def of_report(style: str, row: Scalars, losses: Collection[str]) -> Scalars:
 
 
 def of_episode(style: str, game: Mapping[str, float]) -> Scalars:
-    """Return return and length of a finished game, under names of `style`; {} for SB3, which shows only means."""
+    """Return the return and length of a finished game, with the names of `style`. For SB3, which shows only means,
+    return {}.
+    """
     return {} if style == "sb3" else {f"charts/{k}": game[k] for k in ("episodic_return", "episodic_length")}
 
 
 def of_evaluation(style: str, row: Scalars) -> Scalars:
-    """Return mean return and length of an evaluation during training, under names of `style`."""
+    """Return the mean return and length of an evaluation during training, with the names of `style`."""
     means = {k: row[f"episodic_{k}_mean"] for k in ("return", "length")}
     if style == "sb3":
         return {"eval/mean_reward": means["return"], "eval/mean_ep_length": means["length"]}
@@ -99,14 +103,14 @@ BACKLOG = 10_000  # most unsent calls; if more calls wait, sending stops
 
 
 def check_wandb(project: str | None) -> None:
-    """Raise UserError if W&B is requested but not installed."""
+    """Raise UserError if the user wants to send metrics to W&B, but the package is not installed."""
     found = importlib.util.find_spec("wandb") if project else None
     if project and (found is None or found.origin is None):  # a mere directory wandb has no origin
         raise UserError(f"--wandb: needs the package wandb; `{install_command('wandb')}`, or leave --wandb out")
 
 
 class WandbLogger:
-    """Sender of reports to W&B: call `write` for each report, then `close`."""
+    """Sends reports to Weights & Biases (W&B). Call `write` for each report, then `close`."""
 
     def __init__(self, project: str, directory: Path, warn: Callable[[str], None]):
         self.project, self.directory, self.warn = project, directory, warn
@@ -116,12 +120,12 @@ class WandbLogger:
         self.thread.start()
 
     def write(self, step: int, scalars: Mapping[str, float | None]) -> None:
-        """Send the metrics at agent step `step`, except metrics without a value."""
+        """Send the metrics at agent step `step`. Metrics without a value are left out."""
         row = {"global_step": step, **{k: v for k, v in scalars.items() if v is not None}}
         self._put(lambda run: run.log(row))
 
     def close(self, summary: Mapping[str, object]) -> None:
-        """Send the run's summary and its end; wait up to LAST seconds until all is sent."""
+        """Send the run's summary, and report its end. Wait up to LAST seconds until everything is sent."""
         self._put(lambda run: run.summary.update(dict(summary)))
         self._put(lambda run: run.finish(exit_code=summary["exit_code"]))
         self._put(None)
@@ -139,7 +143,7 @@ class WandbLogger:
                 self.failure = "it does not respond"
 
     def _warn_once(self) -> None:
-        """Warn once about a failure. Runs in the main thread, which may write to the terminal."""
+        """Warn once about a failure. This runs in the main thread, which may write to the terminal."""
         if self.failure:
             self.warn(f"W&B: {self.failure}; the run continues without it; its directory has all metrics")
             self.warn = lambda text: None
@@ -175,15 +179,18 @@ TOTALS = ("frames", "steps", "updates")
 
 
 class Reporter:
-    """The only writer of a run's reports, in the main process. For a resumed run, it appends to the existing files.
+    """Writes all reports of a run, in the main process. Nothing else writes them. If the run was resumed, the existing
+    files are continued.
 
     start: frames, steps, updates, wall_seconds and episodes of the resumed checkpoint (default: of the last report).
     Games that ended after this checkpoint are not counted, because the resumed run plays them again. wall_seconds
-    continues from the last line written. On a full disk, reports are lost, but the run continues; `warn` is called once
-    per file. tasks: names of the tasks, if several; the mean return is then the mean over the tasks' scores.
+    continues from the last line written.
+    warn: called once for each file that cannot be written, as on a full disk. Reports are then lost, but the run
+    continues.
+    tasks: names of the tasks, if there are several. The mean return is then the mean over the tasks' scores.
 
-    Attributes to read at any time: episodes, wall_seconds, return_mean, and return_best (highest return_mean from the
-    100th game on; None before).
+    Attributes to read at any time: episodes, wall_seconds, return_mean, and return_best (the highest return_mean since
+    the 100th game, or None before it).
     """
 
     def __init__(
@@ -214,7 +221,7 @@ class Reporter:
         self.begun = clock()
 
     def _earlier(self, start: Mapping[str, float]) -> tuple[Row, float]:
-        """Return the counters and the wall seconds to continue from, as the files of the directory have them."""
+        """Read the counters and the wall seconds to continue from in the files of the directory."""
         last: Row = {}
         for row in read_lines(self.directory / "metrics.jsonl", *METRICS):
             last = row
@@ -235,11 +242,11 @@ class Reporter:
 
     @property
     def return_mean(self) -> float | None:
-        """Mean return of the last 100 full games, or the mean score of several tasks; None before the first game."""
+        """Mean return of the last 100 full games, or the mean score of several tasks. None before the first game."""
         return _mean(self.returns) if self.tasks is None else self.tasks.score()
 
     def _means(self) -> Row:
-        """Return the number of games, and means of the last 100 games; with several agents or tasks, also of each."""
+        """Return the number of games, and means of the last 100. With several agents or tasks, also means of each."""
         agents = {str(agent): _mean(self.agents[agent]) for agent in sorted(self.agents)}
         return {
             "episodes": self.episodes,
@@ -257,7 +264,8 @@ class Reporter:
 
     def episode(self, *games: Row) -> None:
         """Write full games that have ended, all in one write. A game has the run's frames and steps at its end, the
-        unclipped return, the length in agent steps, the lane (environment) and, with several agents, the agent.
+        unclipped return, and the length in agent steps. It also has the number of its lane (parallel environment) and,
+        with several agents, of its agent.
         """
         rows = [self._line(game) for game in games]
         if self.log_episodes and rows:
@@ -269,26 +277,28 @@ class Reporter:
             self.listen("episodes", row)
 
     def decision(self, decided: Mapping[str, Any], steps: int, updates: int) -> Row:
-        """Write a decision about numbers of workers (`autoscale.schedule`); return its line of decisions.jsonl."""
+        """Write a decision about the number of workers (`autoscale.schedule`). Return its line of decisions.jsonl."""
         row = self._append("decisions", {"steps": steps, "updates": updates, **decided})
         chosen = row["to"] if row["kept"] else row["from"]
         self._event(steps, {f"schedule/{name}": n for name, n in chosen.items()})
         return row
 
     def evaluation(self, evaluated: Mapping[str, Any]) -> Row:
-        """Write an evaluation during training; return its line of evaluations.jsonl."""
+        """Write an evaluation made during training, and return its line of evaluations.jsonl."""
         row = self._append("evaluations", evaluated)
         self._event(row["steps"], of_evaluation(self.style, row))
         return row
 
     def match(self, played: Mapping[str, Any], steps: int, updates: int) -> Row:
-        """Write a match in which new weights must win (a gate, population.judge); return its line of matches.jsonl."""
+        """Write a match that new weights must win (a gate, population.judge). Return its line of matches.jsonl."""
         row = self._append("matches", {"steps": steps, "updates": updates, **played})
         self._event(steps, {"gate/points": row["points"] / row["games"], "gate/champion": row["champion"]})
         return row
 
     def game(self, played: Mapping[str, Any], steps: int, updates: int) -> None:
-        """Write a game of self-play by search, unless it is already written: a resumed run may play it again."""
+        """Write a game of self-play by search. If it is already in the log, skip it, because a resumed run may play a
+        game again.
+        """
         if self.names is None:
             self.names = {row.get("name") for row in read_lines(self.directory / "games.jsonl")}
         if played["name"] not in self.names:
@@ -296,14 +306,14 @@ class Reporter:
             self._append("games", {"steps": steps, "updates": updates, **played})
 
     def report(self, numbers: Row, losses: Scalars | None = None) -> Row:
-        """Write a report; return its line of metrics.jsonl. numbers: of all workers; losses: metrics of learners."""
+        """Write a report; return its metrics.jsonl line. numbers: of all workers. losses: metrics of the learners."""
         losses = losses or {}
         self.row = self._append("metrics", {**numbers, **self._means(), **losses})
         self._event(self.row["steps"], of_report(self.style, self.row, losses))
         return self.row
 
     def restore(self) -> None:
-        """Write files again that were deleted while they were open."""
+        """If files were deleted while they were open, write them again."""
         files = {f"{name}.jsonl": lines.file for name, lines in self.files.items()}
         for name, file in (files | ({"tensorboard/": self.events.file} if self.events else {})).items():
             self.writes.attempt(name, file.restore)
@@ -348,7 +358,7 @@ class Reporter:
             self.return_best = mean if self.return_best is None else max(self.return_best, mean)
 
     def _append(self, name: str, row: Mapping[str, Any]) -> Row:
-        """Write a line of NAME.jsonl, and return the line."""
+        """Write a line to the log NAME.jsonl, and return the line."""
         line = self._line(row)
         self._write(name, line)
         self.listen(name, line)
@@ -359,7 +369,7 @@ class Reporter:
         return line
 
     def _write(self, name: str, *lines: Row) -> None:
-        """Write lines to NAME.jsonl. Open the file if it is not open yet."""
+        """Write lines to the log NAME.jsonl. If this file is not open yet, open it."""
 
         def write() -> None:
             if name not in self.files:
@@ -377,7 +387,7 @@ class Reporter:
 
 
 class TensorBoardWriter:
-    """TensorBoard event file: one record per call, written at once, without a thread."""
+    """Writer of a TensorBoard event file. Each call writes one record at once, without a thread."""
 
     def __init__(self, directory: Path) -> None:
         from tensorboard.compat.proto.event_pb2 import Event
@@ -392,7 +402,7 @@ class TensorBoardWriter:
         self.writer.write(Event(wall_time=time.time(), file_version="brain.Event:2").SerializeToString())
 
     def write(self, step: int, scalars: Mapping[str, float | None]) -> None:
-        """Write scalars at an agent step. Raises OSError."""
+        """Write numbers at an agent step. Raises OSError."""
         values = [self.summary.Value(tag=k, simple_value=v) for k, v in scalars.items() if v is not None]
         event = self.event(wall_time=time.time(), step=step, summary=self.summary(value=values))
         self.writer.write(event.SerializeToString())

@@ -1,8 +1,8 @@
-"""Repeat an asynchronous run in one thread. A log says which rollouts each update used; actors make them in that order.
+"""Repeat an asynchronous run in one thread. A log says which rollouts each update used. Actors make them in that order.
 
-A rollout depends only on its actor's past and on the weights that acted, so this log is enough. Actors get the same
-versions of the weights as in the run, and learners get the same batches, so every loss is bitwise the same.
-Environments step in this thread too, so a debugger can stop at any line of the run.
+This log is enough, because a rollout depends only on its actor's past and on the weights that acted. Actors get the
+same versions of the weights as in the run, and learners get the same batches. So every loss is bitwise the same. The
+environments step in this thread too, so a debugger can stop at any line of the run.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ COMPARED = ("loss", "grad_norm", "lag_mean", "lag_max")
 
 
 class WeightHistory:
-    """Weights of every version that actors still need. Learners publish weights here instead of to Params."""
+    """Stores all versions of the weights that actors still need. Learners publish weights here instead of to Params."""
 
     def __init__(self, logs: list[delivery_log.DeliveryLog], updates_per_batch: int = 1):
         self.updates_per_batch = updates_per_batch
@@ -54,7 +54,7 @@ class WeightHistory:
 
 
 class ActorReplay:
-    """Repetition of an actor, rollout by rollout. In place of Params, `pull` gives the weights of the next rollout."""
+    """Repeats an actor, rollout by rollout. In place of Params, `pull` gives it the weights of the next rollout."""
 
     def __init__(self, role: Role, history: WeightHistory, ctx: WorkerContext):
         self.role, self.ctx, self.history, self.due = role, ctx, history, 0
@@ -88,7 +88,7 @@ class ActorReplay:
 
 
 class ReproductionCheck:
-    """Comparison of the repetition with the run's files: losses written by --trace, and weights in checkpoints."""
+    """Compares the repetition with the run's files: the losses that --trace wrote, and the weights in checkpoints."""
 
     def __init__(self, directory: Path, scratch: Path, wired: System, agent: int):
         self.losses = {row["update"]: row for row in read_lines(directory / "updates.jsonl", "update", *COMPARED)}
@@ -120,8 +120,9 @@ class ReproductionCheck:
 
 
 def reproduce(directory: Path, updates: int | None = None, trust: bool = False) -> dict[str, int]:
-    """Repeat the first `updates` updates of a run (None: all), rounded up to whole batches; return the numbers of
-    updates, equal losses and equal checkpoints. Raises UserError, Diverged, and the errors of runs.
+    """Repeat the first `updates` updates of a run (None: all), rounded up to whole batches. Return the numbers of
+    updates, of equal losses and of equal checkpoints. Raises UserError, Diverged (a difference was found), and the
+    errors of runs.
     """
     directory = Path(directory)
     page, settings, options, config = load.load_run(directory, trust, learns=True)
@@ -179,7 +180,7 @@ def reproduce(directory: Path, updates: int | None = None, trust: bool = False) 
 def _read_logs(
     directory: Path, source: Any, learners: int, per_batch: int, updates: int | None
 ) -> list[delivery_log.DeliveryLog]:
-    """Return the learners' logs, up to the last batch that all logs have, or to the batch with update `updates`."""
+    """Return the learners' logs, up to the last batch that all logs have, or to the batch that has update `updates`."""
     producers = source.queue.producers
     logs = [delivery_log.read_log(directory, c, producers, source.n, per_batch) for c in range(learners)]
     count = min([len(log.batches) for log in logs] + ([] if updates is None else [-(-updates // per_batch)]))
@@ -189,7 +190,7 @@ def _read_logs(
 
 
 def _asynchronous_roles(crew: Crew, system: str) -> tuple[Role, Role]:
-    """Return the roles of actors and learners of a system that logs rollouts. Raises UserError: there is no log."""
+    """Return the roles of actors and learners of a system that logs rollouts. Raises UserError if it logs none."""
     acting, learning = ([role for role in crew.roles if role.work is work] for work in (act, learn))
     logged = len(acting) == len(learning) == 1 and isinstance(learning[0].source, Rollouts)
     if not logged or any(role.asynchronous for role in crew.roles):

@@ -1,4 +1,4 @@
-"""Train and resume runs, and draw the diagram of a system."""
+"""Train new runs, resume runs, and draw the diagram of a system."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from polyplay.workers.role import describe_wiring
 
 @dataclass
 class RunResult:
-    """A run that has ended: its directory, exit code, reason, summary and settings."""
+    """Result of a run that has ended: its directory, exit code, reason of the end, summary and settings."""
 
     directory: Path
     exit_code: int = 0
@@ -44,8 +44,8 @@ class RunResult:
 def train(
     page: Page, settings: Settings, options: RunOptions, sources: Sources, callbacks: Sequence[object] = ()
 ) -> RunResult:
-    """Train a new agent or population; with --resume auto, resume an existing run. Raises UserError, EnvFailure,
-    NotFinite or WorkerLost if the run cannot continue.
+    """Train a new agent or population (several runs trained together). With --resume auto, resume the run if it exists
+    already. Raises UserError, EnvFailure, NotFinite or WorkerLost if the run cannot continue.
     """
     called = check_callbacks(callbacks, systems.is_population(page))
     there = Path(str(options.run))
@@ -69,7 +69,7 @@ def begin_run(
     callbacks: Sequence[Callback] = (),
     **how: Any,
 ) -> RunResult:
-    """Start a run that is no population. how: the argument `part` of RunSetup, to pause the run before its end."""
+    """Start a run that is not a population. how: the argument `part` of RunSetup, to pause the run before its end."""
     reporter.check_wandb(options.wandb)
     given = settings
     wire = partial(_wire, page, options)
@@ -92,7 +92,9 @@ def begin_run(
 
 
 def _wire(page: Page, options: RunOptions, settings: Settings) -> tuple[Crew, System]:
-    """Add a page's system to a new crew; return both. Warn if the preset fits other environments. Raises UserError."""
+    """Add a page's system to a new crew (workers), and return both. Warn if the preset does not fit the environment.
+    Raises UserError.
+    """
     crew = load.crew_of(options)
     crew.measures = True
     wired = load.wire_system(page, settings, crew)
@@ -104,8 +106,8 @@ def _wire(page: Page, options: RunOptions, settings: Settings) -> tuple[Crew, Sy
 def resume(
     directory: Path, changes: Mapping[str, Any], trust: bool = False, callbacks: Sequence[object] = ()
 ) -> RunResult:
-    """Resume a run or a population from its newest intact checkpoint. changes: new values of options.
-    trust: allow a run that was made elsewhere and executes code by name.
+    """Resume a run or a population from its newest intact checkpoint. changes: new values of options. trust: open the
+    run even if it was made elsewhere and executes code that its files name.
     """
     of_population = run_files.has_members(run_files.read_config(directory, population=True))
     called = check_callbacks(callbacks, of_population)
@@ -170,7 +172,7 @@ def continue_run(directory: Path, changes: Mapping[str, Any], trust: bool = Fals
 
 
 def _lost_lanes(crew: Crew) -> str:
-    """Describe the lanes (environments) that the checkpoint cannot restore; "" if it restores all lanes."""
+    """Describe the lanes (parallel environments) that the checkpoint cannot restore. Return "" if it restores all."""
     seed = worker.seed_of(crew.seed, 1000 * crew.resumes)
     if crew.control.anew:
         return f"all lanes restart, from seed {seed}: their number differs from the checkpoint's"
@@ -182,7 +184,7 @@ def _lost_lanes(crew: Crew) -> str:
 
 
 def diagram(page: Page, settings: Settings, options: RunOptions, sources: Sources | None = None) -> str:
-    """Return the diagram of a system, as text: its workers, and the objects through which they exchange data."""
+    """Return the diagram of a system as text. It shows the workers, and the objects by which they exchange data."""
 
     def draw(other: Settings) -> str:
         crew = load.crew_of(options, systems.is_population(page))
@@ -195,8 +197,10 @@ def diagram(page: Page, settings: Settings, options: RunOptions, sources: Source
 def complete_plan(
     page: Page, crew: Crew, wired: System, settings: Settings, options: RunOptions, steps: int = 0
 ) -> Plan:
-    """Return the plan of a run. If the options request evaluations, add an evaluator to the crew (the run's workers).
-    steps: agent steps that a resumed run has made. Raises UserError: the run cannot work.
+    """Return the plan of a run. If the options request evaluations, also add an evaluator to the crew (the run's
+    workers).
+
+    steps: agent steps that a resumed run has made. Raises UserError if the run cannot work.
     """
 
     from polyplay.nets.layers import outlines
@@ -227,7 +231,7 @@ def complete_plan(
 
 
 def check_returns(crew: Crew, options: RunOptions) -> None:
-    """Raise UserError if options of a league measure strength by mean return, which self-play makes meaningless."""
+    """Raise UserError if options of a league use the mean return, which does not measure strength in self-play."""
     given = [name for name in ("eval_every", "until_return") if vars(options)[name] is not None]
     if given and any(role.find(League) for role in crew.roles):
         text = f"{flag(given[0])} {vars(options)[given[0]]} given, but mean return does not measure strength"
@@ -235,8 +239,8 @@ def check_returns(crew: Crew, options: RunOptions) -> None:
 
 
 def add_evaluator(crew: Crew, wired: System, options: RunOptions, steps: int) -> run_options.Lines:
-    """Add a worker that evaluates the weights to the crew, if the options request evaluations; return plan lines about
-    it. Raises UserError: the environment does not allow the protocol, or the learner is on another machine.
+    """If the options request evaluations, add a worker that evaluates the weights. Return plan lines about it. Raises
+    UserError if the environment does not allow the protocol, or if the learner is on another machine.
     """
     if options.eval_every is None:
         return []
@@ -262,8 +266,8 @@ def _warn(text: str) -> None:
 
 
 def _dry_run(setup: RunSetup) -> RunResult:
-    """Print the plan, and the speed measured in two seconds of the run; write nothing. Raises UserError: the plan
-    cannot work here.
+    """Print the plan, and the speed measured in two seconds of the run. Nothing is written. Raises UserError if the run
+    cannot work on this machine.
     """
     console = terminal.default_console()
     directory = f"{setup.directory} (dry run: nothing is written)"

@@ -1,4 +1,4 @@
-"""The main process of a run: start the workers, watch them, report, save, and stop them."""
+"""The main process of a run: it starts the workers, watches them, reports, saves checkpoints, and stops the workers."""
 
 from __future__ import annotations
 
@@ -45,23 +45,23 @@ class CurrentRun:
 
 
 class Callback:
-    """Base class for a user's callbacks. A method that returns False ends the run, as `run.stop` does."""
+    """Base class of a user's callbacks. If a method returns False, the run ends, as with `run.stop`."""
 
     @property
     def title(self) -> str:
         return type(self).__name__
 
     def on_report(self, run: CurrentRun, row: Row) -> object:
-        """Called after a report. row: the report's line of metrics.jsonl."""
+        """Called after each report. row: the report's line of metrics.jsonl."""
 
     def on_episode(self, run: CurrentRun, row: Row) -> object:
-        """Called after a full game. row: the game's line of episodes.jsonl, even if --no-log-episodes writes none."""
+        """Called after each full game. row: its line of episodes.jsonl, even if --no-log-episodes writes none."""
 
     def on_checkpoint(self, run: CurrentRun, path: Path) -> object:
         """Called when a checkpoint is complete. path: the checkpoint's directory."""
 
     def on_evaluation(self, run: CurrentRun, row: Row) -> object:
-        """Called after an evaluation. row: the evaluation's line of evaluations.jsonl."""
+        """Called after each evaluation. row: the evaluation's line of evaluations.jsonl."""
 
     def on_end(self, run: CurrentRun, summary: Row) -> object:
         """Called when the run has ended without a failure. summary: contents of summary.json."""
@@ -74,8 +74,9 @@ EVENTS = {  # log file, or name of another event → method of Callback
 
 
 def check_callbacks(callbacks: Sequence[object], population: bool = False) -> list[Callback]:
-    """Return the callbacks as Callback objects. Raises UserError: a callback is neither a function nor a Callback, is
-    async, or does not take two arguments; or the run is a population, whose members train in other processes.
+    """Return the given functions and objects as Callback objects. Raises UserError if one is neither a function nor a
+    Callback, is async, or does not take two arguments. Also raises it for a population, whose members train in other
+    processes.
     """
     if not isinstance(callbacks, (list, tuple)):
         raise UserError(f"callbacks: {_name(callbacks)} given, allowed: a list of functions or of polyplay.Callback")
@@ -109,8 +110,10 @@ def _checked(callback: object) -> Callback:
 
 
 class Callbacks:
-    """Queue of events, which are passed to the user's callbacks between polls of the workers. finish: function called
-    with a reason if a callback returns False or calls `run.stop`.
+    """Queue of events, such as reports and games. Between polls of the workers, they are passed to the user's
+    callbacks.
+
+    finish: function called with a reason if a callback returns False or calls `run.stop`.
     """
 
     def __init__(self, callbacks: Sequence[Callback], directory: Path, finish: Callable[[str], None]):
@@ -123,7 +126,7 @@ class Callbacks:
             self.events.append((EVENTS[kind], what))
 
     def call(self, ended: bool = False) -> None:
-        """Call the callbacks with all queued events; do not catch their exceptions. ended: never call `finish`."""
+        """Call the callbacks with all queued events. Their exceptions are not caught. ended: never call `finish`."""
         if ended:
             self.finish = lambda reason: None
         while self.events:
@@ -152,11 +155,11 @@ POLICY = f"{checkpoint.policy_name(0)}.safetensors"
 
 
 class CheckpointCompleter:
-    """Completes a checkpoint once every learner has written its part for the same update. Then removes all checkpoints
-    but the `keep` newest and the best.
+    """Completes a checkpoint when every learner has written its part of the checkpoint for the same update. Then
+    removes all older checkpoints except the `keep` newest and the best.
 
-    failure: reason why the newest checkpoint was not saved, or "". games: {worker: number of games} at the resumed
-    checkpoint, needed because the run may not log games.
+    failure: reason why the newest checkpoint was not saved, or "".
+    games: {worker: number of games} at the resumed checkpoint. This is needed because the run may not log games.
     """
 
     def __init__(
@@ -185,9 +188,12 @@ class CheckpointCompleter:
         self.warn(f"{text}; the previous checkpoint remains")
 
     def complete(self, rows: list[int] | None = None) -> None:
-        """Complete a checkpoint if all learners have saved the same update. A learner's counter `saved` is 1 + the
-        update of its newest part (initial weights: 0.5). The counter grows a little if the same update is saved again,
-        and is negative if a save failed. rows: counter rows of learners to check (None: of all that save).
+        """Complete a checkpoint if all learners have saved the same update.
+
+        A learner's counter `saved` is 1 + the update of its newest part of a checkpoint, or 0.5 for the initial
+        weights. If the learner saves the same update again, the counter grows a little. If a save failed, the counter
+        is negative.
+        rows: rows of the counters, one for each learner to check (None: those of all workers that save).
         """
         rows = self.metrics.crew.savers() if rows is None else rows
         marks = set(self.metrics.counters.column("saved")[rows].tolist())
@@ -198,7 +204,7 @@ class CheckpointCompleter:
         self.metrics.crew.control.take(self.last)
 
     def _take(self, version: int, failed: bool) -> None:
-        """Complete the checkpoint of update `version`. failed: a learner could not write its part."""
+        """Complete the checkpoint of update `version`. failed: whether a learner could not write its part."""
         if failed or not (checkpoint.partial(self.directory, version) / POLICY).exists():
             checkpoint.discard(self.directory, version)
             self.failure = self.failure if failed else f"not saved: the parts of checkpoint {version} were deleted"
@@ -217,7 +223,7 @@ class CheckpointCompleter:
         self.listen(checkpoint.everything(self.directory)[-1])
 
     def rescue(self, dropped: Callable[[], bool]) -> None:
-        """Save all intact state of a failed run in a checkpoint. dropped: tells whether to end without waiting."""
+        """Save all intact state of a failed run in a checkpoint. dropped: tells whether to stop waiting for this."""
         begun, last = time.monotonic(), self.last
         self.complete()
         if self.last not in (last, 0.5):  # the worker that failed has saved
@@ -234,8 +240,9 @@ class CheckpointCompleter:
         self.complete(self.metrics.crew.rescue(self.last, busy))
 
     def _counters(self, version: int) -> Row:
-        """Return the counters for the checkpoint of update `version`. Steps and games are those in the actors' parts of
-        the checkpoint; if a part is missing, the present steps. With several agents, add the updates of each agent.
+        """Return the counters for the checkpoint of update `version`. Steps and games come from the actors' parts of
+        the checkpoint. If a part is missing, the present steps count. With several agents, the updates of each agent
+        are added.
         """
         if self.last < 1:  # initial weights: acting restarts from the beginning
             return {**BEGINNING, "episodes": 0, "games": {}, "episodic_return_mean": None, "wall_seconds": 0.0}
@@ -269,8 +276,9 @@ METRICS = ("grad_norm", "learning_rate")  # metrics of every learner, besides th
 
 
 class Supervisor(ABC):
-    """The main process of a run or population, from the start of the workers to their end. stopping: function that
-    returns a reason to end early, or ""; a caller that gives `stopping` handles signals itself.
+    """The main process of a run or population, from the start of the workers to their end.
+
+    stopping: function that returns a reason to end early, or "". If it is given, the caller handles signals itself.
     """
 
     patience, late, goes_on = PATIENCE, "learners did not end", "continues from the last checkpoint"
@@ -286,7 +294,7 @@ class Supervisor(ABC):
         crew.directory, crew.log = directory, self.log
 
     def go(self) -> Row:
-        """Run to the end and return the summary. If an exception ends the run, save and close, then raise it again."""
+        """Run to the end, and return the summary. After an exception, save and close, then raise it again."""
         with contextlib.nullcontext() if self.stopping else processes.handled(self._receive):
             try:
                 self._run()
@@ -318,7 +326,7 @@ class Supervisor(ABC):
                 break
 
     def _poll(self) -> bool:
-        """Watch the workers for TICK seconds; tell whether they are done. Raises Stopped: a second signal came."""
+        """Watch the workers for TICK seconds. Return whether they are done. Raises Stopped if a second signal came."""
         self.waiting = True
         try:
             if self.dropping:
@@ -328,7 +336,7 @@ class Supervisor(ABC):
             self.waiting = False
 
     def _overdue(self, seconds: float) -> bool:
-        """Tell whether to stop waiting for workers that save and end; always true before any learner has started."""
+        """Tell whether to stop waiting for workers that save and end. Before any learner has started, return True."""
         if not self._learning():
             self.reason += " before any learner started"
             return True
@@ -338,15 +346,16 @@ class Supervisor(ABC):
         return seconds > self.patience
 
     def _finish(self, reason: str, exit_code: int = 0) -> None:
-        """Let learners save at their next update and end. While finishing, only a signal changes the run's reason."""
+        """Let learners save at their next update and end. After this, only a signal changes the reason of the end."""
         if not self.finishing_since or exit_code >= 128:
             self.finishing_since, self.reason, self.exit_code = time.monotonic(), reason, exit_code
             self.crew.control.finish()
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
-        """Handle a signal: save and end the run; after a failure, only report it. A further signal ends the run without
-        saving if it comes at least 1 s after the line about the first, because schedulers send several at once. While
-        the run closes, signals are ignored. Nothing is printed, because printing could wait for a lock of this thread.
+        """Handle a signal: save and end the run, or after a failure only report the signal. A further signal ends the
+        run without saving. It must come at least 1 s after the line about the first, because schedulers send several
+        signals at once. While the run closes, signals are ignored. Nothing is printed here, because that could wait for
+        a lock of this thread.
         """
         if self.closing or self.dropping:
             return
@@ -371,8 +380,8 @@ class Supervisor(ABC):
                 self.warned_at = time.monotonic()
 
     def log(self, kind: str, text: str) -> None:
-        """Print a worker's message. kind: note, caution, remark or warning. Repeated notes and cautions are dropped,
-        and so are all remarks but the first.
+        """Print a worker's message. kind: note, caution, remark or warning. A note or caution is printed only once, and
+        only the first remark is printed.
         """
         key = kind if kind == "remark" else text
         if kind in ("note", "caution", "remark"):
@@ -387,17 +396,17 @@ class Supervisor(ABC):
 
     @abstractmethod
     def _look(self) -> None:
-        """Report events since the last call."""
+        """Report the events since the last call."""
 
     def _tick(self) -> None:
         self._look()
 
     @abstractmethod
     def _close(self) -> Row:
-        """Stop the crew, and write and return the summary."""
+        """Stop all workers, write the summary, and return it."""
 
     def _rescue(self) -> bool:
-        """Save all intact state after a failure; return whether the run can be resumed."""
+        """Save all intact state after a failure. Return whether the run can be resumed."""
         return True
 
     def _note(self, text: str) -> None:  # noqa: B027 - populations print none
@@ -417,14 +426,16 @@ class RunSegment:
 
     @property
     def paused(self) -> str:
-        """Reason that a session gives when it pauses before the end of its run."""
+        """Reason that the run gives if it pauses before its end."""
         return f"paused after {self.until:,} agent steps"
 
 
 @dataclass(frozen=True)
 class RunSetup:
-    """A run that is ready to start: its options, workers and plan. counters: counters of the resumed checkpoint. part:
-    part of the run to do now (None: all of it).
+    """A run that is ready to start, with its options, workers and plan.
+
+    counters: counters of the checkpoint from which the run resumes.
+    part: the part of the run to do now (None: all of it).
     """
 
     system: str
@@ -485,7 +496,7 @@ class Session(Supervisor):
     # ---------------------------------------------------------------------------------------------- the loop
 
     def go(self) -> Row:
-        """Run to the end, call the user's `on_end`, and return the summary."""
+        """Run to the end, call the user's `on_end` callbacks, and return the summary."""
         summary = super().go()
         self.callbacks.add("end", summary)
         self.callbacks.call(ended=True)
@@ -518,8 +529,9 @@ class Session(Supervisor):
         self.checkpoints.complete()
 
     def _restore_directory(self, lock: run_files.DirectoryLock) -> None:
-        """Restore a deleted or moved directory with all lines of its logs, and request a checkpoint. If only the lock
-        file was deleted, lock the directory again. Raises UserError: another command has written to the directory.
+        """Restore a directory that was deleted or moved, with all lines of its logs. Also request a checkpoint. If only
+        the lock file was deleted, lock the directory again. Raises UserError if another command has written to the
+        directory.
         """
         same, config = lock.in_place, self.directory / "config.json"
         try:
@@ -566,7 +578,7 @@ class Session(Supervisor):
         self.terminal.refresh(self.metrics.frames)
 
     def _watch_machines(self) -> None:
-        """Report news of other machines, and end the run before its cluster fails."""
+        """Report news about the run's other machines. If their cluster is about to fail, end the run."""
         if (fleet := self.crew.fleet) is None:
             return
         for line in fleet.news():
@@ -576,7 +588,7 @@ class Session(Supervisor):
             self._finish(why, 1)
 
     def _time_is_over(self) -> bool:
-        """Finish the run if its --minutes have passed; return whether these minutes have passed."""
+        """If the run's --minutes have passed, let the run finish. Return whether these minutes have passed."""
         minutes = self.options.minutes
         if minutes is None or self.reporter.wall_seconds < 60.0 * minutes:
             return False
@@ -594,11 +606,11 @@ class Session(Supervisor):
 
     @property
     def owns_directory(self) -> bool:
-        """Whether the directory still belongs to this run. Another run may have replaced the directory."""
+        """Whether the directory still belongs to this run. Another run may have taken its place."""
         return self.lock is None or self.lock.held
 
     def _close(self) -> Row:
-        """Report a last time if needed, stop the crew, and write and return the summary."""
+        """If the last report is missing, write it. Stop the crew (all workers), write the summary, and return it."""
         self.closing = True
         with contextlib.suppress(Exception):
             self.metrics.report_games(self.reporter, partial(self.log, "caution"))
@@ -629,7 +641,9 @@ class Session(Supervisor):
         self.terminal.report(row, self.metrics.roles)
 
     def log(self, kind: str, text: str) -> None:
-        """Write a worker's decision, evaluation, match or game to files, record a failed save, or print a message."""
+        """Process a worker's message. A decision, evaluation, match or game is written to files. A failed save is
+        recorded. Any other message is printed.
+        """
         at = self.metrics.steps, self.metrics.updates
         if kind == "decision":
             self.terminal.note(schedule_line(self.reporter.decision(json.loads(text), *at)))

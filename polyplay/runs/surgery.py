@@ -1,4 +1,4 @@
-"""Surgery: continue a run with a larger network or game (OpenAI et al. 2019, Dota 2, Appendix B)."""
+"""Surgery: continue a trained run with a larger network or another game (OpenAI et al. 2019, Dota 2, Appendix B)."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 def change_options(
     page: Page, settings: Settings, options: RunOptions, system: str, changes: Mapping[str, Any]
 ) -> tuple[Settings, RunOptions]:
-    """Return the settings and options of the grown run. Raises UserError: an option or its value is not allowed."""
+    """Return the settings and options of the grown run. Raises UserError if an option or its value is not allowed."""
     changes = dict(listed(changes))
     types, both = flags.option_types(page.Config), {**vars(settings), **vars(options)}
     for name in changes:
@@ -59,7 +59,9 @@ def change_options(
 
 
 def check_games(old: Envs, new: Envs, league: bool) -> None:
-    """Raise UserError if the new game is of another kind: other observations or actions, seats, teams or bots."""
+    """Check that the new game is of the same kind as the old one. Raises UserError if observations, actions, seats
+    (places of players), teams or bots (scripted players) are of another kind.
+    """
     was, is_ = old.spec, new.spec
     for what, (before, described), (after, given) in zip(KINDS, _kinds(was), _kinds(is_), strict=True):
         both = before.keys() & after.keys()
@@ -78,7 +80,7 @@ KINDS = ("observations", "actions")
 
 
 def _kinds(spec: EnvSpec) -> Iterator[tuple[dict[Any, Any], str]]:
-    """Yield ({part: properties that a new game must keep}, description), first of observations, then of actions."""
+    """Yield ({part: properties that a new game must have too}, description) for observations, then for actions."""
     shown: dict[Any, Any] = {p: (x.dtype, len(x.shape), type(spec.classes.get(p))) for p, x in tree.leaves(spec.obs)}
     yield shown, describe_fields(spec.obs)
     whole = type(spec.action), spec.action.first if isinstance(spec.action, Conditional) else ""
@@ -92,7 +94,7 @@ SEED = 15_485_863  # added to the run's seed for new weights, so that they do no
 
 @dataclass(frozen=True)
 class _Side:
-    """A run before or after it grows."""
+    """A run before or after it grows (gets a larger network or another game)."""
 
     settings: Settings
     options: RunOptions
@@ -102,14 +104,15 @@ class _Side:
 
     @property
     def game(self) -> tuple[object, ...]:
-        """Name, options and spec of the game."""
+        """Name, options and spec (observations and actions) of the game."""
         envs = self.system.envs
         return envs.name, envs.options, envs.spec
 
 
 def grow_run(directory: Path, out: Path, changes: Mapping[str, Any], settle: int = 0, trust: bool = False) -> Row:
-    """Write the run in `directory`, grown by `changes` of its options, to `out`, where `polyplay resume` continues it;
-    return a report. settle: agent steps to train on at learning rate 0. Raises UserError: nothing was written.
+    """Write the run in `directory`, grown by `changes` of its options, to `out`. `polyplay resume` continues it there.
+    Return a report. settle: agent steps to train first at learning rate 0. If this raises UserError, nothing was
+    written.
     """
     page, settings, options, config = load.load_run(directory, trust)
     if is_locked(directory):
@@ -186,7 +189,7 @@ def _side(page: Any, settings: Settings, options: RunOptions, name: str) -> _Sid
 
 
 class _GrownRun:
-    """Writer of a grown run's files that come from a checkpoint."""
+    """Writes the files of a grown run that come from a checkpoint of the old run."""
 
     def __init__(self, directory: Path, found: Path, old: _Side, new: _Side):
         from polyplay.nets.surgery import NetworkGrowth
@@ -196,7 +199,7 @@ class _GrownRun:
         self.saved, self.agents = checkpoint.OpenCheckpoint(found), checkpoint.agents_of(found)
 
     def write(self, made: Path, counters: Row, freeze_until: float) -> None:
-        """Write the grown checkpoint and past agents, and copies of the logs, to `made`. Raises OSError."""
+        """Write the grown checkpoint and past agents to `made`, together with copies of the logs. Raises OSError."""
         spec, version = self.new.system.envs.spec, checkpoint.update_of(self.found)
         for path in sorted(self.directory.glob("*.jsonl")):
             if path.stem in (*LINES, "matches") or path.stem.partition("-")[0] == "updates":
@@ -220,7 +223,7 @@ class _GrownRun:
         write_json(made / pool.FILE, pool.spec_to_json(spec))
 
     def _policy(self, arrays: Mapping[str, np.ndarray], agent: int) -> dict[str, np.ndarray]:
-        """Grow the weights of an agent or a past agent."""
+        """Return the grown weights of an agent or a past agent."""
         from polyplay.nets.factory import build_network
 
         fresh = build_network(self.new.system.policy, self.new.options.seed + SEED * (1 + agent))

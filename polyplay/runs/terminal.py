@@ -1,4 +1,4 @@
-"""Terminal output of a run: a live panel, or plain aligned lines if standard output is not a terminal.
+"""Print a run's progress: a live panel, or plain aligned lines if standard output is not a terminal.
 
 Imports no torch.
 """
@@ -39,9 +39,11 @@ LIVE: dict[str, Any] = {"auto_refresh": False, "redirect_stdout": False, "redire
 
 
 class Screen:
-    """Console with `print` for lines, `draw` for the panel, and `close`. live: whether to show a panel (default: if the
-    console is a terminal). Once the terminal or pipe is closed, all output of the process goes to /dev/null. Otherwise
-    Python would fail to flush its output at the end, which changes the exit status.
+    """Console with `print` for permanent lines and `draw` for a live panel below them. Call `close` at the end.
+
+    If the terminal or pipe is closed, all later output of the process goes to /dev/null. Otherwise Python would fail to
+    flush its output at the end, which changes the exit status.
+    live: whether to show a panel (default: if the console is a terminal).
     """
 
     def __init__(
@@ -54,7 +56,7 @@ class Screen:
         self.drawn, self.warning = -EVERY, ""
 
     def print(self, what: RenderableType) -> None:
-        """Print one or several permanent lines."""
+        """Print one or several permanent lines above the panel."""
         with self._written():
             print_all(self.console, [what])
 
@@ -72,7 +74,7 @@ class Screen:
         self.print(Text.assemble(("warning ", "bold yellow"), self.warning))
 
     def draw(self, picture: Callable[[], RenderableType], at_once: bool = False) -> None:
-        """Draw the panel, if the screen has one and the last drawing is old enough or `at_once` is true."""
+        """Draw the panel, if there is one and the last drawing is old enough. at_once: draw even if it is not."""
         if self.live is None or not (at_once or self.clock() - self.drawn >= EVERY):
             return
         self.drawn = self.clock()
@@ -82,14 +84,14 @@ class Screen:
             self.live.update(picture(), refresh=True)
 
     def close(self) -> None:
-        """Release the terminal. Further calls do nothing."""
+        """Give the terminal back to other programs. Further calls do nothing."""
         live, self.live = self.live, None
         if live is not None and live.is_started:
             with self._written():
                 live.stop()
 
     def boxed(self, title: str, lines: Iterable[RenderableType]) -> Panel:
-        """Return a panel of lines, with the last warning below; text is cut at the panel's width."""
+        """Return a panel of lines, with the last warning below them. Text is cut at the panel's width."""
         shown = [*lines, *([Text(f"warning: {self.warning}", style="yellow")] if self.warning else [])]
         for line in shown:
             if isinstance(line, Text):
@@ -105,7 +107,7 @@ def ruled_table(*words: str | Column, numbers: Iterable[str] = ()) -> Table:
 
 
 def progress_line(done: float, *texts: str) -> Table:
-    """Return a progress bar with texts on its right."""
+    """Return a progress bar, with texts on the right of it."""
     right = [Column(no_wrap=True, justify="right") for _ in texts]
     grid = Table.grid(Column(ratio=1), *right, padding=(0, 2), expand=True)
     grid.add_row(ProgressBar(total=1.0, completed=done), *texts)
@@ -113,14 +115,14 @@ def progress_line(done: float, *texts: str) -> Table:
 
 
 class PlainConsole(Console):
-    """Console that raises BrokenPipeError for a closed pipe; rich's console would end the program."""
+    """Console that raises BrokenPipeError if its pipe is closed. The console of rich would end the program."""
 
     def on_broken_pipe(self) -> None:
         raise BrokenPipeError
 
 
 def default_console() -> Console:
-    """Return a console on standard output, 120 columns wide if it is no terminal and COLUMNS is not set."""
+    """Return a console on standard output. If this is no terminal and COLUMNS is not set, it is 120 columns wide."""
     if isinstance(sys.stdout, io.TextIOWrapper) and "utf" not in sys.stdout.encoding.lower():
         sys.stdout.reconfigure(errors="replace")
     console = PlainConsole(highlight=False)
@@ -130,7 +132,7 @@ def default_console() -> Console:
 
 
 def print_all(console: Console, lines: Iterable[RenderableType]) -> None:
-    """Print lines. Only the terminal wraps lines of class Text, so a command or path in them can be copied whole."""
+    """Print lines. Only the terminal wraps lines of class Text, so that a command or path can be copied whole."""
     for line in lines:
         console.print(line, soft_wrap=isinstance(line, Text))
 
@@ -148,8 +150,8 @@ MORE = "(--verbose: the whole plan)"
 def opening_lines(
     run: RunDescription, directory: Path | str, plan: Iterable[Fact], console: Console, whole: bool = True
 ) -> Iterator[RenderableType]:
-    """Yield the first lines of a run. whole: yield every value with its source, the environment, and the whole plan;
-    otherwise at most five lines and the plan's warnings.
+    """Yield the first lines of a run: its title, settings and plan. whole: yield every value with its source, the
+    environment and the whole plan. Otherwise, yield at most five lines and the plan's warnings.
     """
     title, where = f"polyplay {run['system']} on {run['config'].get('env')}", f"  in {directory}"
     by_source, preset = settings_by_source(run), f"preset {run['options']['preset']}"
@@ -165,7 +167,7 @@ def opening_lines(
 
 
 def settings_by_source(run: RunDescription) -> dict[str, str]:
-    """Return {source: its options and values}: options of the system, and those of every run that were set."""
+    """Return {source: its options and values}. Options of every run are included only if they were set."""
     values, preset = {**run["config"], **run["options"]}, f"preset {run['options']['preset']}"
     idle = {"env", "run", "preset", *(("frames",) if values.get("steps") is not None else ())}
     idle |= {"atari"} if not is_game(values.get("env"), {}) else set()
@@ -179,7 +181,7 @@ def settings_by_source(run: RunDescription) -> dict[str, str]:
 
 
 def short_facts(plan: Iterable[Fact]) -> list[Fact]:
-    """Return the two or three main facts of a plan, and its warnings."""
+    """Return the two or three main facts of a plan, followed by its warnings."""
     found = dict[str, list[str]]()
     for k, text in plan:
         found.setdefault(k, []).append(text)
@@ -194,7 +196,7 @@ def short_facts(plan: Iterable[Fact]) -> list[Fact]:
 
 
 def brief_lines(facts: Iterable[Fact], directory: Path | str, console: Console) -> Iterator[RenderableType]:
-    """Yield a line per fact, then the run's directory. On a terminal, facts except warnings are cut to its width."""
+    """Yield a line per fact, then the run's directory. On a terminal, facts are cut to its width, but not warnings."""
     for heading, text in facts:
         if text:
             cut = console.width - 1 if console.is_terminal and heading not in WARNINGS else len(text) + 99
@@ -205,7 +207,7 @@ def brief_lines(facts: Iterable[Fact], directory: Path | str, console: Console) 
 
 
 def fact_lines(facts: Iterable[Fact], console: Console) -> Iterator[RenderableType]:
-    """Yield facts with their headings: as a table that fits a terminal; without a terminal, one line per fact."""
+    """Yield facts with their headings. On a terminal, they form a table that fits. Otherwise, each fact is one line."""
     if not console.is_terminal:
         yield from (Text(f"{heading:<8} {text}") for heading, text in facts)
         return
@@ -226,7 +228,7 @@ def _short(value: object) -> str:
 
 
 def value_text(value: object) -> str:
-    """Return a hyperparameter as text; a float has three significant digits."""
+    """Return the value of a hyperparameter as text. A float has three significant digits."""
     return f"{value:.3g}" if isinstance(value, float) else _short(value)
 
 
@@ -237,9 +239,10 @@ COLORS = {"env": "green", "infer": "cyan", "learn": "magenta", "replay": "yellow
 
 
 class Terminal:
-    """Output of a run: call `begin`, `report` per report, `refresh` at any time, `warn` when needed, and `end`.
+    """Terminal output of a run. Call `begin` first, `report` for each report, `refresh` at any time, `warn` for a
+    warning, and `end` last.
 
-    The live panel is redrawn 4 times a second. A serial run has no panel, so a debugger can use the terminal.
+    The live panel is redrawn 4 times a second. A serial run has no panel, so that a debugger can use the terminal.
     """
 
     def __init__(self, total_frames: int, screen: Screen | None = None) -> None:
@@ -255,7 +258,7 @@ class Terminal:
         self.printed = -PACE  # time of the last report printed as a line
 
     def begin(self, run: RunDescription, directory: Path | str, plan: Iterable[Fact] = ()) -> None:
-        """Print the first lines: in short, or in full with --verbose."""
+        """Print the first lines of the run. With --verbose, print them in full."""
         options = run["options"]
         self.minutes, self.quiet = options.get("minutes"), bool(options.get("quiet"))
         if options.get("serial") or self.quiet:
@@ -276,11 +279,11 @@ class Terminal:
             self.screen.print(Text(self._report_line(), no_wrap=True))
 
     def refresh(self, frames: int | None = None) -> None:
-        """Draw the panel if a drawing is due; call this as often as you like. frames: number of frames so far."""
+        """Draw the panel if a drawing is due. Call this as often as you like. frames: number of frames so far."""
         self.screen.draw(lambda: self.panel(frames))
 
     def warn(self, text: str) -> None:
-        """Print a text's first line as a permanent warning, which the panel shows; print its other lines once."""
+        """Print a text's first line as a permanent warning, which the panel shows too. Print its other lines once."""
         first, _, below = text.partition("\n")
         self.screen.warn(first)
         if below and below not in self.below:
@@ -288,13 +291,13 @@ class Terminal:
             self.screen.print(Text(below.rstrip()))
 
     def note(self, text: str) -> None:
-        """Print a permanent line."""
+        """Print a permanent line that is not a warning."""
         if not self.quiet:
             self.screen.print(Text(" ".join(text.split())))
 
     def end(self, summary: Row, failed: bool = False) -> None:
-        """Print the last line: the reason of the end, the result, and the next command (on a narrow screen, in a
-        separate line). After a failure, the exception gives the reason and the way to continue.
+        """Print the last line: the reason of the end, the result, and the next command. On a narrow screen, the command
+        is on a line of its own. After a failure, the exception gives the reason and says how to continue.
         """
         self.refresh(summary.get("frames"))
         line, screen = closing_line(summary, failed), self.screen.live is not None
@@ -304,7 +307,7 @@ class Terminal:
         self.screen.print(Text(line, no_wrap=True))
 
     def panel(self, frames: int | None = None) -> Panel:
-        """Return the panel, at most 12 lines."""
+        """Return the panel, which has at most 12 lines."""
         row = self.row
         if not row:
             return self.screen.boxed(self.title, [Text(f"starting, {clock_text(self.clock() - self.begun)}")])
@@ -316,7 +319,7 @@ class Terminal:
         return self.screen.boxed(self.title, [bar, *map(Text, self._numbers(frames)), *shares])
 
     def _progress(self, frames: int, seconds: float) -> tuple[float, str]:
-        """Return the fraction done, and the time left at the present speed."""
+        """Return the fraction of the run that is done, and the time left at the present speed."""
         done = frames / self.total_frames
         left = [max(0, self.total_frames - frames) / self.speed] if self.speed else []
         if self.minutes is not None:
@@ -325,7 +328,7 @@ class Terminal:
         return min(1.0, done), clock_text(min(left, default=None))
 
     def _report_line(self) -> str:
-        """Return a report as a line with aligned columns; frames and steps appear once if they are equal."""
+        """Return a report as one line with aligned columns. If frames and steps are equal, they appear only once."""
         row = self.row
         done, eta = self._progress(row["frames"], row["wall_seconds"])
         alike = row["frames"] == row["steps"]
@@ -343,7 +346,7 @@ class Terminal:
         return "  ".join(p for p in parts if p)
 
     def _numbers(self, frames: int) -> Iterator[str]:
-        """Yield the panel's lines of numbers. frames: number of frames so far."""
+        """Yield the lines of numbers in the panel. frames: number of frames so far."""
         row, steps = self.row, self.row["steps"] * frames // max(1, self.row["frames"])
         differ = frames != steps
         memory = f"{row['memory_mb']:,.0f} MB" if row.get("memory_mb") is not None else ""
@@ -357,7 +360,9 @@ class Terminal:
 
 
 def _returns(row: Row, width: int = 0) -> list[str]:
-    """Return texts about mean returns: of tasks, of one agent (and its best), or of agents (worst and best of many)."""
+    """Return texts about mean returns. They are of tasks, of one agent (with its best), or of agents. Of many agents,
+    only the worst and the best are shown.
+    """
     means, elo = row.get("agent_return_means"), row.get("agent_elo") or {}
     if (tasks := row.get("task_return_means")) is not None:
         return _task_returns(tasks, row.get("human_normalized"))
@@ -387,7 +392,7 @@ CELLS = 20  # width of a bar in characters
 
 
 def _shares(name: str, role: Mapping[str, float]) -> Text:
-    """Return how a role spent its time: a bar with a color for each kind of work, and the percentages."""
+    """Return how workers of a role spent their time: a bar with a color for each kind of work, and the percentages."""
     text = Text(f"{name} ×{role['workers']:.0f}".ljust(13)[:13] + " ")
     for kind in KINDS:
         text.append("█" * round(CELLS * role[kind]), style=COLORS[kind])
@@ -399,7 +404,7 @@ def _shares(name: str, role: Mapping[str, float]) -> Text:
 
 
 def schedule_line(decision: Row) -> str:
-    """Describe a decision about numbers of workers, a line of decisions.jsonl."""
+    """Describe in one line a decision about the number of workers. decision: its line of decisions.jsonl."""
     old, new = decision["from"], decision["to"]
     moves = [f"{k} {old[k]} → {new[k]}" for k in new if new[k] != old[k]] or ["the same numbers"]
     late = f"; {', '.join(decision['late'])} had not arrived" if decision["late"] else ""
@@ -409,20 +414,20 @@ def schedule_line(decision: Row) -> str:
 
 
 def evaluation_line(row: Row) -> str:
-    """Describe an evaluation during training in one line."""
+    """Describe in one line an evaluation made during training."""
     best = ", the best so far" if row["best"] else ""
     games = f"{row['episodes']} game{'s' * (row['episodes'] != 1)} ({row['protocol']})"
     return f"evaluation at {row['frames']:,} frames: {row['episodic_return_mean']:,.2f} over {games}{best}"
 
 
 def match_line(row: Row) -> str:
-    """Describe in one line a match in which new weights had to win (a gate)."""
+    """Describe in one line a match that new weights must win before they are used (a gate)."""
     verdict = "it now plays" if row["passed"] else f"update {row['champion']:,} keeps playing"
     return f"match: update {row['candidate']:,} scored {row['points']:g} of {row['games']} points: {verdict}"
 
 
 def closing_line(summary: Row, failed: bool = False) -> str:
-    """Return the last line of a run."""
+    """Return the last line of a run: how it ended, its result, and the next command."""
     where = shlex.quote(str(summary["directory"]))
     verb = "resume" if summary["exit_code"] else "evaluate"
     command = f" · next: polyplay {verb} {where}" if summary.get("checkpoint") and not failed else ""
@@ -434,7 +439,7 @@ def closing_line(summary: Row, failed: bool = False) -> str:
 
 
 def clock_text(seconds: float | None) -> str:
-    """Return seconds as h:mm:ss."""
+    """Return a number of seconds as text, h:mm:ss."""
     if seconds is None:
         return "-:--:--"
     whole = int(seconds)
@@ -442,7 +447,7 @@ def clock_text(seconds: float | None) -> str:
 
 
 def short_count(n: float, digits: int = 3) -> str:
-    """Return a number in short form: 12,345 as 12.3k."""
+    """Return a number as short text: 12,345 becomes 12.3k."""
     rounded = float(f"{n:.{digits}g}")
     for size, unit in ((1e9, "B"), (1e6, "M"), (1e3, "k")):
         if abs(rounded) >= size:

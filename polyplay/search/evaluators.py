@@ -1,4 +1,4 @@
-"""Evaluators of a tree search: networks that torch or OpenVINO computes."""
+"""Networks that evaluate positions for a tree search, computed by PyTorch or OpenVINO."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from polyplay.weights.params import FlatParams
 
 
 class TorchBackend:
-    """Backend that computes a network by torch, on the network's device."""
+    """Backend that computes a network by PyTorch, on the device of the network."""
 
     def __init__(self, network: DualResidualNetwork, batch: int, precision: str):
         numbers = torch.bfloat16 if precision == "bfloat16" else torch.float32
@@ -53,7 +53,7 @@ REPORTS = "openvino_telemetry"
 
 
 def import_openvino() -> ModuleType:
-    """Import OpenVINO without its reports to an analytics server."""
+    """Import OpenVINO, but prevent its reports to an analytics server."""
     hidden = REPORTS not in sys.modules
     if hidden:
         sys.modules[REPORTS] = None  # type: ignore[assignment]  # OpenVINO uses a stub if this import fails
@@ -66,7 +66,9 @@ def import_openvino() -> ModuleType:
 
 
 class OpenVINOBackend:
-    """Backend of OpenVINO in one thread, unpinned so that processes do not share a core. Raises UserError: no CPU."""
+    """Backend that computes a network by OpenVINO, in one thread on a CPU. The thread is not pinned, so that processes
+    do not share a core. Raises UserError if the network is not on a CPU.
+    """
 
     def __init__(self, network: DualResidualNetwork, batch: int, precision: str):
         device = network.output.weight.device
@@ -96,7 +98,7 @@ class OpenVINOBackend:
 
 
 def build_model(openvino: ModuleType, folded: FoldedNetwork, shape: tuple[int, ...]) -> Any:
-    """Return an OpenVINO model of FoldedNetwork.forward: planes of this shape → logits [N, A] and values [N]."""
+    """Return an OpenVINO model of FoldedNetwork.forward, from planes of this shape to logits [N, A] and values [N]."""
     ops = openvino.opset8
     planes = ops.parameter(shape, np.float32)
     stem, *tower = folded.trunk()
@@ -144,12 +146,14 @@ Backend = TorchBackend | OpenVINOBackend
 
 
 class NetworkEvaluator:
-    """A network that evaluates positions for a search, always in batches of one fixed shape: small batches are padded,
-    large ones are split. So a position's outputs are bitwise the same in any batch and at any place in a batch.
+    """Network that evaluates positions for a search. All batches have one fixed shape: small batches are padded, large
+    ones are split. So the outputs of a position are bitwise the same in any batch and at any place in a batch.
 
-    backend: "torch", or on CPUs "openvino". precision: type of the numbers in convolutions, "float32" or "bfloat16";
-    outputs are float32. "auto" takes the fastest (`choose_backend`). Outputs of backends differ bitwise, so a resumed
-    worker names its earlier choice. On a CPU, one thread computes. Raises UserError: a backend is unavailable.
+    backend: "torch", or on CPUs "openvino".
+    precision: type of the numbers in convolutions, "float32" or "bfloat16". Outputs are always float32.
+
+    For "auto", the fastest is taken (`choose_backend`). Outputs of backends differ bitwise, so a resumed worker names
+    its earlier choice. On a CPU, one thread computes. Raises UserError if a backend is unavailable.
     """
 
     def __init__(
@@ -174,20 +178,22 @@ class NetworkEvaluator:
         return f"{self.network.title}, version {self.version}"
 
     def load(self, weights: np.ndarray, version: int) -> None:
-        """Load weights, float32 [size]: parameters and running statistics in one vector, see weights.params."""
+        """Load weights, float32 [size]: all parameters and running statistics in one vector (see weights.params)."""
         if weights.shape != (self.vector.size,):
             raise ValueError(f"weights of shape {weights.shape} for a network of {self.vector.size}")
         self.vector.write(weights)
         self.take(version)
 
     def take(self, version: int) -> None:
-        """Use the weights that are in `vector` now, and call them `version`."""
+        """Use the weights that are in `vector` now, and store `version` as their version."""
         with one_thread():
             self._backend.take(self.network)
         self.version = version
 
     def evaluate(self, planes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return logits [N, A] and values [N] in [-1, 1] for the player to move, float32, of planes [N, C, H, W]."""
+        """Return logits [N, A] and values [N] of planes [N, C, H, W], all float32. Values lie in [-1, 1], for the
+        player to move.
+        """
         if self.version < 0:
             raise RuntimeError("no weights yet: call load before evaluate")
         logits = np.empty((len(planes), self.network.actions), np.float32)
@@ -213,7 +219,7 @@ def one_thread() -> Iterator[None]:
 
 
 def check_backend(backend: str) -> None:
-    """Check that a backend is installed. Raises UserError: the package is missing."""
+    """Check that a backend is installed. Raises UserError if its package is missing."""
     if backend == "openvino" and not _has_openvino():
         raise UserError(f"--evaluator openvino: needs the package openvino; `{install_command('openvino')}`")
 
@@ -225,8 +231,8 @@ def _has_openvino() -> bool:
 def choose_backend(
     network: DualResidualNetwork, batch: int, backend: str = "auto", precision: str = "auto"
 ) -> tuple[str, str]:
-    """Return the fastest (backend, precision) for batches of this size, among those of `ways`. All are measured in
-    turn, for about SECONDS each; the fastest batch of each counts. Raises UserError: a backend is unavailable.
+    """Return the fastest (backend, precision) for batches of this size, among the pairs that `ways` returns. Each pair
+    is measured for about SECONDS, and its fastest batch counts. Raises UserError if a backend is unavailable.
     """
     tried = ways(backend, precision, network.output.weight.device.type)
     with one_thread():
@@ -253,7 +259,7 @@ def ways(backend: str, precision: str, device: str) -> list[tuple[str, str]]:
 
 
 def _make_backend(network: DualResidualNetwork, batch: int, backend: str, precision: str) -> Backend:
-    """Make a backend. Raises UserError: the backend is unavailable."""
+    """Make a backend. Raises UserError if the backend is unavailable."""
     check_backend(backend)
     if backend == "torch":
         return TorchBackend(network, batch, precision)

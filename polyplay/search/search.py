@@ -1,4 +1,6 @@
-"""Tree searches of many games at once, each at its own pace. Repeat `step`; move in a game once its search is done.
+"""Tree searches of many games at once, in which each game goes at its own pace.
+
+Call `step` again and again. Whenever the search of a game is done, make a move in this game:
 
     search = Search(game, 256, SearchOptions(noise=0.25), evaluator, seed=1)
     search.restart()
@@ -7,8 +9,9 @@
         results = search.advance(done.games, search.choose(done))
         search.restart(done.games[results != GOES_ON])
 
-`step` calls `round`, which returns leaf positions, then `answer`, which takes the network's outputs. `round` may be
-called again before `answer`: games that have moved since add leaves, so a batch stays full.
+`step` calls `round`, which returns the leaf positions to evaluate, and then `answer`, which takes the network's
+outputs. You may call `round` again before `answer`. Games that have moved since the first `round` then add leaves, so a
+batch stays full.
 """
 
 from __future__ import annotations
@@ -33,7 +36,7 @@ from polyplay.weights.params import FlatParams
 
 
 class Finished(NamedTuple):
-    """Results of n finished searches; A actions. All values are for the player to move."""
+    """Results of n finished searches of a game with A actions. All values are for the player to move."""
 
     games: np.ndarray  # int64 [n]: numbers of the games
     records: np.ndarray  # int8 [n, record]: the positions
@@ -57,8 +60,10 @@ class Finished(NamedTuple):
 
 
 class Search:
-    """Tree searches of several games at once. lane: number of the first game, among all games that share the seed.
-    evaluator: a NetworkEvaluator, or another object with `title` and `evaluate`.
+    """Tree searches of several games at once.
+
+    evaluator: NetworkEvaluator, or another object with `title` and `evaluate`.
+    lane: number of the first game, among all games that share the seed.
     """
 
     def __init__(
@@ -77,8 +82,10 @@ class Search:
     # -------------------------------------------------------------------------------- games and positions
 
     def restart(self, games: np.ndarray | None = None, records: np.ndarray | None = None) -> None:
-        """Restart these games (None: all) from unfinished positions, int8 [n, record] (None: the initial position). The
-        games must have no leaves that wait for `answer`.
+        """Restart games from unfinished positions. These games must have no leaves that wait for `answer`.
+
+        games: numbers of the games. If None, restart all games.
+        records: positions, int8 [n, record]. If None, use the initial position.
         """
         which = np.arange(len(self.lanes)) if games is None else games
         if records is None:
@@ -86,9 +93,10 @@ class Search:
         tree_kernels.begin(self.tree, self.rules, which, np.ascontiguousarray(records, np.int8))
 
     def advance(self, games: np.ndarray, actions: np.ndarray) -> np.ndarray:
-        """Make a legal move in each of these games, which must have no waiting leaves; return results, int8 [n]:
-        GOES_ON, or WON, DRAWN or LOST for the player who moved. Unfinished games start their next search; finished
-        games rest until `restart`.
+        """Make a legal move in each of these games, and return the results of the moves, int8 [n].
+
+        A result is GOES_ON, or else WON, DRAWN or LOST for the player who moved. Unfinished games start their next
+        search. Finished games rest until `restart`. The games must have no leaves that wait for `answer`.
         """
         results = np.zeros(len(games), np.int8)
         tree_kernels.advance(self.tree, self.rules, self.numbers, games, actions, results)
@@ -97,12 +105,16 @@ class Search:
     # -------------------------------------------------------------------------------- rounds of a search
 
     def round(self) -> np.ndarray:
-        """Add leaves of all games without waiting leaves to the batch; return the batch so far, planes [n, C, H, W]."""
+        """Add leaves (positions to evaluate) of all games without waiting leaves to the batch. Return the batch so far,
+        as planes [n, C, H, W].
+        """
         self.count = tree_kernels.gather_leaves(self.tree, self.rules, self.numbers, self.planes, self.count)
         return self.planes[: self.count]
 
     def answer(self, logits: np.ndarray, values: np.ndarray) -> None:
-        """Back up the network's outputs for the batch, and begin a new batch. Raises NotFinite before any change."""
+        """Back up the network's outputs for the batch, and begin a new batch. Raises NotFinite, before any change, if
+        an output is NaN or infinite.
+        """
         if logits.shape != (self.count, self.game.actions) or values.shape != (self.count,):
             raise ValueError(f"answers {logits.shape} and {values.shape} to {self.count} leaves")
         bad = tree_kernels.first_not_finite(logits, values)
@@ -114,8 +126,9 @@ class Search:
         tree_kernels.answer(self.tree, self.rules, self.numbers, logits, values)
 
     def evaluate(self, planes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return logits and values of planes. With `symmetries`, the evaluator gets each position under a random
-        symmetry of the board, drawn by (seed, lane, number of positions shown before).
+        """Return the network's logits and values for these planes. With the option `symmetries`, the network sees each
+        position under a random symmetry of the board. The choice depends on the seed, the lane and the number of
+        positions shown before.
         """
         if not self.options.symmetries:
             return self.evaluator.evaluate(planes)
@@ -128,19 +141,19 @@ class Search:
         return np.take_along_axis(logits, self.actions[chosen], 1), values
 
     def step(self) -> Finished:
-        """Call `round`, `evaluate` and `answer` once; return the searches that are done now, possibly none."""
+        """Call `round`, `evaluate` and `answer` once. Return the results of searches that are done now, if any."""
         planes = self.round()
         if len(planes):
             self.answer(*self.evaluate(planes))
         return self.finished()
 
     def finished(self) -> Finished:
-        """Return the results of searches that are done and whose games have not moved since."""
+        """Return the results of searches that are done, if their games have not moved since."""
         return self.look(self._found[: tree_kernels.finished_games(self.tree, self.rules, self._found)].copy())
 
     def look(self, games: np.ndarray) -> Finished:
-        """Return the results of these games' searches so far, done or not. Their roots must be evaluated, and no leaf
-        may wait for `answer`, as is the case after a `step`.
+        """Return the results so far of these games' searches, done or not. The roots must be evaluated, and no leaf may
+        wait for `answer`. Both are the case after a `step`.
         """
         n, shape = len(games), (len(games), self.game.actions)
         done = Finished(
@@ -160,8 +173,8 @@ class Search:
         return done
 
     def principal_variation(self, game: int, action: int | None = None) -> list[int]:
-        """Return a line of play: the most visited move, the most visited reply, and so on, while moves have visits.
-        action: a first move to use instead.
+        """Return the line of play that the search expects: the most visited move, the most visited reply, and so on, as
+        long as moves have visits. action: a first move to use instead.
         """
         t, node, moves = self.tree, 0, list[int]()
         while t.nodes["status"][game, node] == EXPANDED:
@@ -177,9 +190,11 @@ class Search:
         return moves
 
     def choose(self, done: Finished) -> np.ndarray:
-        """Return a move for each search, int64 [n], drawn with probability ∝ visits^(1 / τ) at the ply's temperature τ;
-        at τ = 0, the first most visited move. Without visits (0 simulations), priors replace visits. A Gumbel search
-        uses tree_kernels.choose_gumbel.
+        """Return a move for each search, int64 [n].
+
+        The probability of a move is proportional to visits^(1 / τ), where τ is the temperature at the present ply. At τ
+        = 0, the first of the most visited moves is chosen. Without visits (0 simulations), priors replace visits. A
+        Gumbel search chooses by tree_kernels.choose_gumbel instead.
         """
         if self.rules.gumbel:
             return self._gumbel(done)[0]
@@ -191,8 +206,8 @@ class Search:
         return np.minimum(index, self.game.actions - 1 - (shares[:, ::-1] > 0).argmax(1)).astype(np.int64)
 
     def targets(self, done: Finished) -> np.ndarray:
-        """Return policy targets from these searches, float32 [n, A]: visits divided by their sum, or a Gumbel search's
-        improved policy; zeros for searches that are not full.
+        """Return the policies that a network should learn from these searches, float32 [n, A]. These are visits divided
+        by their sum, or the improved policy of a Gumbel search. They are zeros if the search is not full.
         """
         if self.rules.gumbel:
             return self._gumbel(done)[1]
@@ -207,29 +222,29 @@ class Search:
     # -------------------------------------------------------------------------------- separate positions
 
     def grow(self, records: np.ndarray) -> Iterator[Search]:
-        """Search n unfinished positions, int8 [n, record], at most one per game; yield this Search after each step,
-        until all n searches are done.
-        """
+        """Search n unfinished positions, at most one per game. Yield this Search after each step until all are done."""
         self.restart(np.arange(len(records)), records)
         while len(_without(self.step(), len(records)).games) < len(records):
             yield self
         yield self
 
     def run(self, records: np.ndarray, turn: Callable[[], None] = lambda: None) -> Finished:
-        """Search positions as `grow` does; return results in the order of positions. turn: called after every step."""
+        """Search positions as `grow` does, and return the results in the same order. turn: called after each step."""
         for _ in self.grow(records):
             turn()
         return _without(self.finished(), len(records))
 
     def choose_moves(self, records: np.ndarray, turn: Callable[[], None] = lambda: None) -> np.ndarray:
-        """Return a move for each of any number n of positions, int64 [n]. turn: see `run`."""
+        """Search any number n of positions, and return a move for each, int64 [n]. turn: see `run`."""
         parts = np.split(records, range(len(self.lanes), len(records), len(self.lanes)))
         return np.concatenate([self.choose(self.run(part, turn)) for part in parts])
 
     # -------------------------------------------------------------------------------- save and restore
 
     def state(self) -> dict[str, np.ndarray]:
-        """Return the whole state as plain arrays: games, used nodes and edges of all games in order, waiting leaves."""
+        """Return the whole state as plain arrays, to save it: games with their used nodes and edges, and waiting
+        leaves.
+        """
         t, plays = self.tree, self.tree.plays
         parts = {"records": (t.records, plays["nodes"]), "nodes": (t.nodes, plays["nodes"])}
         parts |= {"edges": (t.edges, plays["edges"]), "sums": (t.sums, plays["edges"])}
@@ -241,7 +256,7 @@ class Search:
         return saved | {"plays": _bytes(plays), "root_priors": t.root_priors.copy(), "gumbel": t.gumbel.copy()}
 
     def load(self, saved: dict[str, np.ndarray]) -> None:
-        """Restore what `state` returned in a Search with the same options and number of games."""
+        """Restore a state that `state` returned in a Search with the same options and number of games."""
         t = self.tree
         plays = saved["plays"].view(Play).reshape(-1)
         nodes, edges = t.nodes.shape[1], t.edges.shape[1]
@@ -261,7 +276,7 @@ class Search:
 
 
 def _without(found: Finished, n: int) -> Finished:
-    """Keep the games below n; later games are left from an earlier call with more positions."""
+    """Return the results of games below n. Later games are left from an earlier call with more positions."""
     return found.at(slice(int(np.searchsorted(found.games, n))))
 
 
@@ -271,7 +286,7 @@ def _bytes(x: np.ndarray) -> np.ndarray:
 
 
 def visit_shares(counts: np.ndarray, temperature: np.ndarray) -> np.ndarray:
-    """Return probabilities [n, A] ∝ counts^(1 / temperature); at temperature 0, the first maximum has probability 1."""
+    """Return probabilities [n, A] ∝ counts^(1 / temperature). At temperature 0, the first maximum has probability 1."""
     relative = counts / counts.max(1, keepdims=True, initial=1e-300)
     warm = relative ** (1.0 / np.maximum(temperature, 1e-300))[:, None]
     cold = np.zeros_like(relative)
@@ -281,8 +296,9 @@ def visit_shares(counts: np.ndarray, temperature: np.ndarray) -> np.ndarray:
 
 
 class SearchPolicy(Player):
-    """A policy that plays the most visited move of a search from each observed position, without noise and symmetries.
-    Values are those of the search. With 0 simulations, the move is the network's most probable legal one.
+    """Policy that searches each observed position and plays the most visited move. The search uses no noise and no
+    symmetries. Values are those of the search. With 0 simulations, the policy plays the network's most probable legal
+    move.
     """
 
     def __init__(self, board: Game, options: SearchOptions, factory: BoardNetworkFactory, network: DualResidualNetwork):
@@ -295,8 +311,9 @@ class SearchPolicy(Player):
         return self.network.spec()
 
     def act(self, step: Batch, state: Batch) -> tuple[Batch, Batch]:
-        """Return actions and values [B] for obs and mask [B, …]; 0 and 0 where no move is legal. The search may allow
-        moves that the mask forbids, because Go's planes do not show positions of more than eight plies ago.
+        """Return actions and values [B] for obs and mask [B, …]. Both are 0 where no move is legal. In Go, the search
+        may allow moves that the mask forbids, because planes do not show positions of more than eight plies ago. A move
+        that the mask allows then replaces such a move.
         """
         mask = step["mask"].numpy()
         on = np.flatnonzero(mask.any(1))
@@ -310,7 +327,8 @@ class SearchPolicy(Player):
         return self.options.simulations
 
     def simulate(self, simulations: int, leaves: int = 0) -> None:
-        """Set the simulations of future searches (0: the network alone) and the leaves per round (0: as configured).
+        """Set the numbers of simulations and of leaves per round in future searches. With 0 simulations, the network
+        alone chooses. With leaves=0, the configured number is used.
 
         All other options return to the configured ones, whatever earlier calls set.
         """
@@ -320,12 +338,14 @@ class SearchPolicy(Player):
         self._searching = None
 
     def use(self, board: Game) -> None:
-        """Search by the rules of another board of the same size."""
+        """Use the rules of another board of the same size in future searches."""
         self.board, self._searching = board, None
 
     def choose(self, records: np.ndarray, allowed: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
-        """Return moves int64 [n] and values float32 [n] for unfinished positions int8 [n, record]. allowed, bool [n,
-        A]: if the chosen move is not allowed, the most visited allowed move (if equal, by prior) replaces it.
+        """Search unfinished positions, int8 [n, record]. Return moves, int64 [n], and values, float32 [n].
+
+        allowed: moves that may be chosen, bool [n, A]. If a search chooses another move, the most visited allowed move
+        replaces it. Among equally visited moves, the one with the greater prior is taken.
         """
         search = self._search(len(records))
         done = search.run(records)
@@ -340,7 +360,7 @@ class SearchPolicy(Player):
         return self._search(len(records)).grow(records)
 
     def _search(self, n: int) -> Search:
-        """Return a Search with room for n positions, and for at most 2n."""
+        """Return a Search with room for at least n and at most 2n positions."""
         if self._searching is None or not n <= len(self._searching.lanes) <= 2 * n:
             evaluator = NetworkEvaluator(self.factory, n * self.options.leaves)
             evaluator.load(self.weights, 0)

@@ -1,15 +1,17 @@
-"""Self-play: whole games, resignation, game records.
+"""Self-play of board games: whole games by tree search, resignation, and game records.
 
-A search plays both sides of many games. Finished games become rows of a rollout queue.
+A search plays both sides of many games at once. The positions of finished games become rows of a rollout queue.
 
-A slot (memory of one rollout) holds as many whole games as fit, one after another. Each game is an episode as in
-docs/concepts/rows.md: a row per position, the first with `first`, and after the last move a row with `terminated`.
-Unused rows have `first`, so no transition leads into these rows. The reward of a move is the game's outcome for the
-player who made the move; with a discount of 0, this is the return. A move is an agent step. The reported return of a
-game is the first player's outcome. A game's number has the worker's incarnation (number of its replacements) in the
-high bits, and the number of games that ended before in the low 32 bits.
+A slot of the queue (memory of one rollout) holds as many whole games as fit, one after another. Each game is an episode
+as in docs/concepts/rows.md. It has one row per position, the first with `first`. After the last move follows a row with
+`terminated`. Unused rows have `first`, so no transition leads into these rows.
 
-With capped playouts, moves of searches that are not full have no row and are not agent steps.
+The reward of a move is the game's outcome for the player who made the move. With a discount of 0, this is the return. A
+move is an agent step. The reported return of a game is the first player's outcome. With capped playouts, moves of
+searches that are not full have no row and are not agent steps.
+
+Each game has a number. Its high bits hold the worker's incarnation (number of its replacements), and its low 32 bits
+hold the number of games that ended before.
 """
 
 from __future__ import annotations
@@ -43,15 +45,17 @@ MANY = 64  # number of self-play games logged each time the number of games doub
 
 
 def is_sampled(number: int) -> bool:
-    """Tell whether game `number` (from 0) of a worker is logged: all of the first 2 · MANY games, every second of the
-    next 2 · MANY games, every fourth of the next 4 · MANY games, and so on.
+    """Tell whether game `number` (from 0) of a worker is logged.
+
+    The first 2 · MANY games are all logged, then every second of the next 2 · MANY games, every fourth of the next 4 ·
+    MANY games, and so on.
     """
     return number % (1 << max(0, number.bit_length() - (2 * MANY - 1).bit_length())) == 0
 
 
 class GameNotes:
-    """Moves of unfinished games, with the values and visits that searches found. A move without a search has value NaN
-    and no visits.
+    """Moves of unfinished games, with the values and visits that searches found. If a move had no search, its value is
+    NaN and it has no visits.
     """
 
     def __init__(self, board: Game, games: int):
@@ -63,20 +67,20 @@ class GameNotes:
         self.arrays = {name: x for name, x in vars(self).items() if isinstance(x, np.ndarray)}
 
     def begin(self, game: int, actions: np.ndarray) -> None:
-        """Start the notes of a new game, which begins after the moves `actions`, int64 [n]."""
+        """Start the notes of a new game that begins after the moves `actions`, int64 [n]."""
         self.length[game] = n = len(actions)
         self.action[game, :n], self.value[game, :n] = actions, np.nan
         self.visits[game, :n] = self.searched[game, :n] = 0
 
     def add(self, games: np.ndarray, actions: np.ndarray, done: Finished) -> None:
-        """Add a move in each of these games, int64 [n], with the results of the searches that chose the moves."""
+        """Add a move in each of these games, int64 [n]. done: results of the searches that chose the moves."""
         at = (games, self.length[games])
         self.action[at], self.value[at] = actions, done.value
         self.visits[at], self.searched[at] = done.visits[np.arange(len(games)), actions], done.visits.sum(1)
         self.length[games] += 1
 
     def row(self, game: int, outcome: float) -> Row:
-        """Return a log row about a finished or resigned game. outcome: 1, 0 or -1, for the first player."""
+        """Return a log row about a finished or resigned game. outcome: 1, 0 or -1 for the first player."""
         n, record, result = int(self.length[game]), self.board.new(), records.GOES_ON
         for action in self.action[game, :n]:
             result = self.board.play(record, action)
@@ -106,7 +110,7 @@ NEWEST, ENOUGH = 1000, 100  # number of newest games played on that count; numbe
 
 
 class Resignation:
-    """Resignations in one worker's games. `seed` and `first_lane` decide which games are played on to the end."""
+    """Decision when to resign in one worker's games. The seed and lane decide which games are played to the end."""
 
     def __init__(self, options: records.ResignOptions, games: int, longest: int, seed: int, first_lane: int):
         self.options, self.seed, self.lanes = options, ~seed, first_lane + np.arange(games)
@@ -126,13 +130,15 @@ class Resignation:
         self.played_on[games] = drawn < self.options.played_on
 
     def decide(self, games: np.ndarray, plies: np.ndarray, root: np.ndarray, best: np.ndarray) -> np.ndarray:
-        """Return bool [n]: the player to move resigns. root, best: values of root and best child, for this player."""
+        """Return whether the player to move resigns, bool [n]. root, best: this player's value of root, best child."""
         better = np.maximum(root, best)
         self.values[games, plies] = better
         return (better < self.v) & ~self.played_on[games] & (plies > 0)
 
     def ended(self, game: int, moves: int, worth: float) -> None:
-        """Record a finished game of `moves` moves if it was played on; set v. worth: outcome for the first player."""
+        """Record a finished game of `moves` moves, and update the threshold v, if the game was played on without
+        resigning. worth: the game's outcome for the first player.
+        """
         if not self.played_on[game] or not moves:
             return
         lowest = np.minimum.accumulate(self.values[game, :moves])
@@ -152,15 +158,15 @@ class Resignation:
 
     @property
     def rate(self) -> float:
-        """Share of would-be resignations at the present threshold v that are wrong, in games played on."""
+        """Share of wrong resignations among those that the threshold v would cause, in games played on to the end."""
         at = int(np.searchsorted(GRID, self.v, side="right")) - 1
         return int(self.wrong[:, at].sum()) / max(int(self.would[:, at].sum()), 1)
 
 
 def learned_value(found: Path) -> float:
-    """Return the lowest threshold v that self-play workers had learned at a checkpoint, or NEVER if no worker had.
-
-    A checkpoint of weights alone (a champion) has no workers; then the run's newest checkpoint with workers counts.
+    """Return the lowest resignation threshold v that self-play workers had learned at a checkpoint, or NEVER if none
+    had. A checkpoint of weights alone (a champion) has no workers. Then the run's newest checkpoint with workers
+    counts.
     """
     for path in (found, *reversed(checkpoint.everything(found.parents[1]))):
         opened, parts = checkpoint.open_checkpoint(path), sorted(path.glob("workers/self_play-*.safetensors"))
@@ -180,7 +186,11 @@ SELF_PLAY_METRICS = (*SEARCH_METRICS, *RESIGN_METRICS)
 
 
 def tally_game(counters: WorkerCounters, rows: Batch, raw: np.ndarray) -> None:
-    """Add a finished game to the statistics. rows: all rows of the game; raw: the network's values of its positions."""
+    """Add a finished game to the worker's statistics.
+
+    rows: all rows of the game.
+    raw: the network's values of the game's positions.
+    """
     z, visits = rows["reward"][1:], rows["visits"][:-1].astype(np.float64)
     moves, tally = len(z), counters.tally
     tally("first_player_wins", float(z[0] > 0), 1)
@@ -200,8 +210,9 @@ NOBODY = records.ResignOptions(played_on=1.0)
 
 
 def game_rows(board: Game) -> Spec:
-    """Return the fields of a row: planes as the player to move sees them, in bits (np.packbits) if all are 0 or 1; the
-    legal moves; the move; the visits divided by their sum; the number of the game.
+    """Return the fields of a row, which is about one position of a game. Among them are the planes that the player to
+    move sees, the legal moves, the move, the visits divided by their sum, and the number of the game. Planes are packed
+    into bits (np.packbits) if all are 0 or 1.
     """
     shares, integer = Field((board.actions,), "float32"), Field((), "int64")
     bits, mask = Field((-(-math.prod(board.planes) // 8),), "uint8"), Field((board.actions,), "bool")
@@ -221,10 +232,10 @@ def self_play(
     backend: str = "torch",
     resign: records.ResignOptions = NOBODY,
 ) -> Iterator[None]:
-    """Run a self-play worker: play envs.lanes games at once, and pull the weights every EVALUATIONS batches.
+    """Run a self-play worker, which plays envs.lanes games at once. It pulls new weights every EVALUATIONS batches.
 
     backend: see NetworkEvaluator. If the backend or the precision is "auto", the choice is saved, and a resumed worker
-    keeps the choice.
+    makes the same choice.
     """
     saved = actor_checkpoint.load_actor(ctx, out.consumers)
     if saved:
@@ -272,7 +283,7 @@ def _evaluator(
 
 
 class SelfPlay:
-    """The games of one self-play worker. `slots` yields the number of a slot whenever one is full of whole games."""
+    """Games of one self-play worker. `slots` yields the number of a slot whenever this slot is full of whole games."""
 
     between = True  # the state can be saved at any time
 
@@ -307,7 +318,9 @@ class SelfPlay:
         self.arrays |= {"raw": self.raw, "resignation": self.resignation.arrays, "notes": self.notes.arrays}
 
     def slots(self, pull: Callable[[], int]) -> Iterator[int | None]:
-        """Play forever; yield the number of each full slot, else None. pull: updates the weights, returns a version."""
+        """Play games forever. Yield the number of each full slot (memory of one rollout), and None in between. pull:
+        function that updates the weights and returns their version.
+        """
         while True:
             while sum(map(_length, self.finished)) <= self.out.T:
                 self.version = pull()
@@ -395,7 +408,7 @@ class SelfPlay:
             self.ctx.counters.tally(name, value, 1)
 
     def _fill(self, slot: int) -> None:
-        """Write as many finished games as fit into a slot, the oldest first."""
+        """Write as many finished games as fit into a slot, beginning with the oldest."""
         at, rows = 0, tree.map(lambda x: x[slot, :, 0], self.out.rows)
         while self.finished and at + _length(self.finished[0]) <= self.out.T:
             game = self.finished.popleft()
@@ -432,7 +445,7 @@ class SelfPlay:
 
 
 def recorded_rows(rows: Batch) -> Batch:
-    """Return the rows of a game's full searches, the only rows with visits, and the game's last row."""
+    """Return the rows of a game's full searches (the only rows with visits), and the game's last row."""
     full = rows["visits"].any(1)
     found = tree.map(lambda x: x[np.append(full[:-1], True)], rows)
     found["reward"][1:], found["first"][0] = rows["reward"][1:][full[:-1]], True

@@ -1,9 +1,10 @@
 """Arrays and options of a tree search over many games.
 
-Each game has an array of nodes and an array of edges. A node is a position that was reached; the node's edges are the
-legal moves in ascending order: `count` edges, beginning with edge `first`. Node 0 is the root. Edge 0 stands for the
-move into the root and has the root's visits and values. Data for choosing an edge (Edge) are separate from data that
-only backups need (Sums).
+Each game has an array of nodes and an array of edges. A node is a position that was reached. The edges of a node are
+its legal moves in ascending order: `count` edges, beginning with edge `first`. Node 0 is the root. Edge 0 stands for
+the move into the root, and has the root's visits and values.
+
+Data for choosing an edge (Edge) are separate from data that only backups need (Sums).
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _ONE, _11 = np.uint64(1), np.uint64(11)
 
 @compiled
 def stream(key: np.uint64, lane: int, search: int) -> np.uint64:
-    """Return the key of the random numbers in search number `search` of game `lane`."""
+    """Return the key of the random numbers for one search. lane: number of the game; search: number of the search."""
     return bits(bits(key, np.uint64(lane) + _ONE), np.uint64(search) + _ONE)
 
 
@@ -39,7 +40,7 @@ def uniform_of(key: np.uint64, n: int) -> float:
 
 @compiled
 def _log_gamma_draw(key: np.uint64, n: int, alpha: float) -> tuple[float, int]:
-    """Return (log of a Gamma(alpha) draw, next n), by Marsaglia and Tsang 2000; if alpha < 1, from Gamma(alpha + 1)."""
+    """Return (log of a Gamma(alpha) draw, next n) by Marsaglia and Tsang 2000. If alpha < 1, use Gamma(alpha + 1)."""
     lift = 0.0
     if alpha < 1.0:
         lift = math.log(uniform_of(key, n)) / alpha
@@ -59,8 +60,8 @@ def _log_gamma_draw(key: np.uint64, n: int, alpha: float) -> tuple[float, int]:
 
 @compiled
 def dirichlet(key: np.uint64, alpha: float, out: np.ndarray) -> None:
-    """Fill out, float [n], with a draw from the symmetric Dirichlet distribution. Logarithms are used, because with a
-    small alpha all Gamma draws could round to 0.
+    """Fill out, float [n], with a draw from the symmetric Dirichlet distribution. The draw is computed by logarithms,
+    because with a small alpha all Gamma draws could round to 0.
     """
     n = 0
     for i in range(out.size):
@@ -120,7 +121,7 @@ Leaf = np.dtype([("game", "i4"), ("node", "i4"), ("depth", "i4")])
 
 
 class Tree(NamedTuple):
-    """Arrays of the compiled loops: B games, N nodes and E edges each, A actions, a batch of at most M leaves."""
+    """Arrays of the compiled loops: B games with N nodes and E edges each, A actions, at most M leaves in a batch."""
 
     edges: np.ndarray  # Edge [B, E]: data for choosing edges
     sums: np.ndarray  # Sums [B, E]: data of edges for backups
@@ -150,21 +151,27 @@ Rules = namedtuple(
 
 @dataclass(frozen=True)
 class SearchOptions:
-    """Options of a search. Values lie in [-1, 1]; among equal scores the first legal action wins.
+    """Options of a tree search. Values lie in [-1, 1]. Among moves of equal score, the first legal one wins.
 
-    exploration: "alphago_zero": U = c P sqrt(Σ_b N(s, b)) / (1 + N(s, a)) (Silver et al. 2017); "alphazero": U = c(s) P
-    sqrt(N(s)) / (1 + N(s, a)), c(s) = log((1 + N(s) + c_base) / c_base) + c (Silver et al. 2018), where N(s) counts
-    the visit that evaluated s, also at the root. fpu: the value of an unvisited move, "zero", or "parent", the mean
-    value of the position before the move.
+    exploration: formula of the exploration bonus U of a move a with prior P at a position s.
+    "alphago_zero": U = c P sqrt(Σ_b N(s, b)) / (1 + N(s, a)) (Silver et al. 2017).
+    "alphazero": U = c(s) P sqrt(N(s)) / (1 + N(s, a)), c(s) = log((1 + N(s) + c_base) / c_base) + c (Silver et al.
+    2018). N(s) counts the visit that evaluated s, also at the root.
 
-    root: "puct": choose by Q + U. "gumbel": sequential halving over `gumbel_actions` moves, with completed values q
-    (Danihelka et al. 2022): σ(q) = (c_visit + visits of the most visited move) q, with q scaled from [-1, 1] to [0, 1].
+    fpu: value of an unvisited move. "zero": 0. "parent": the mean value of the position before the move.
+
+    root: how moves are chosen at the root.
+    "puct": choose by Q + U, as below the root.
+    "gumbel": sequential halving over `gumbel_actions` moves, with completed values q (Danihelka et al. 2022). σ(q) =
+    (c_visit + visits of the most visited move) q, with q scaled from [-1, 1] to [0, 1].
     "gumbel_mctx", as in mctx: σ(q) is a tenth of this, with q scaled to [0, 1] by the least and greatest q at the
-    position. With both Gumbel roots, moves are drawn by Gumbel noise times the temperature; noise, exploration, c and
-    fpu have no effect, and no subtree is kept.
+    position.
+    With both Gumbel roots, moves are drawn by Gumbel noise times the temperature. Noise, exploration, c and fpu have no
+    effect, and no subtree is reused.
 
-    fast_simulations: caps playouts (Wu 2019, 3.1). A search is full with probability `full`; otherwise the search has
-    `fast_simulations` simulations and no noise, and the policy does not train on its result.
+    fast_simulations: number of simulations of a search that is not full. It caps playouts (Wu 2019, 3.1). A search is
+    full with probability `full`. Otherwise, it has fewer simulations and no noise, and the policy does not train on its
+    result.
     """
 
     simulations: int = 800  # simulations per move; 0: the network alone
@@ -217,12 +224,14 @@ class SearchOptions:
         )
 
     def temperatures(self, plies: np.ndarray) -> np.ndarray:
-        """Return temperatures at plies, float64: that of the last schedule entry reached, or 1 before the first."""
+        """Return the temperature at each ply, float64: that of the last schedule entry reached, or 1 before the first
+        entry.
+        """
         at = np.searchsorted([ply for ply, _ in self.temperature], plies, side="right")
         return np.array([1.0, *(t for _, t in self.temperature)])[at]
 
     def edges_per_node(self, game: Game) -> int:
-        """Return the number of edges to reserve per node: all actions if moves fill the board, fewer as in chess."""
+        """Return the number of edges to reserve per node: all actions, or 128 if there are more than FILLED actions."""
         return game.actions if game.actions <= FILLED else 128
 
     def room(self, game: Game) -> tuple[int, int]:
@@ -236,15 +245,18 @@ class SearchOptions:
         return nodes * (Node.itemsize + game.record) + edges * (Edge.itemsize + Sums.itemsize)
 
     def factors(self, visits: np.ndarray) -> np.ndarray:
-        """Return the factor of P / (1 + N(s, a)) in U, float32, at nodes with these visits, evaluation included."""
+        """Return the factor of P / (1 + N(s, a)) in U at nodes with these visits, float32. Visits include the
+        evaluation.
+        """
         if self.exploration == "alphago_zero":
             return np.asarray(self.c * np.sqrt(np.maximum(visits - 1.0, 0.0)), np.float32)
         return np.asarray((np.log((1.0 + visits + self.c_base) / self.c_base) + self.c) * np.sqrt(visits), np.float32)
 
 
 def considered_visits(actions: int, simulations: int) -> list[int]:
-    """Return, for each simulation, how many visits its root move has before, if `actions` moves are considered at
-    first. All moves get equally many visits, then the better half of these moves gets more, and so on.
+    """Return, for each simulation of sequential halving, how many visits its root move has before the simulation. At
+    first, `actions` moves are considered. All of them get equally many visits, then the better half gets more, and so
+    on.
     """
     if actions <= 1:
         return list(range(simulations))
@@ -258,7 +270,7 @@ def considered_visits(actions: int, simulations: int) -> list[int]:
 
 
 def allocate(game: Game, games: int, options: SearchOptions) -> Tree:
-    """Return the empty trees of `games` games."""
+    """Return empty search trees for this number of games."""
     nodes, edges = options.room(game)
     most = games * options.leaves
     moves = range(1 + (options.gumbel_actions if options.halves else 0))

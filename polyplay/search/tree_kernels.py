@@ -1,8 +1,10 @@
-"""Compiled loops of a search: collecting leaves for the batch, backing up the network's outputs, changing roots.
+"""Compiled loops of a tree search: collect leaves for the batch, back up the network's outputs, change roots.
 
-A backed-up value is for the player who chose the edge, so the sign changes at each step toward the root. With several
-leaves per game, a leaf that waits for the network counts as a lost visit until its output comes. A game whose descent
-meets a waiting leaf adds no more leaves in the round, so each leaf is evaluated once.
+A backed-up value is for the player who chose the edge, so the sign changes at each step toward the root.
+
+If a game may have several leaves in a batch, a leaf that waits for the network counts as a lost visit until its output
+comes. If the descent of a game meets a waiting leaf, the game adds no more leaves in this round. So each leaf is
+evaluated once.
 """
 
 from __future__ import annotations
@@ -37,8 +39,8 @@ TINY = 1e-38  # lower bound of probabilities
 
 @compiled
 def draw_gumbel(tree: Tree, rules: Rules, g: int) -> None:
-    """Draw Gumbel noise of a root's moves, times the temperature at the root's ply. So the move of greatest noise +
-    logit follows softmax(logit / temperature); at temperature 0 there is no noise.
+    """Draw Gumbel noise for the moves at a root, times the temperature at the root's ply. So the move of greatest noise
+    + logit follows softmax(logit / temperature). At temperature 0, there is no noise.
     """
     key = trees.stream(rules.key, rules.lane + g, tree.plays[g].searches)
     scale = tree.temperatures[records.ply(tree.records[g, 0])]
@@ -48,7 +50,7 @@ def draw_gumbel(tree: Tree, rules: Rules, g: int) -> None:
 
 @inlined
 def _write_sigma(tree: Tree, rules: Rules, g: int, node: int) -> None:
-    """Write σ(q) of a node's moves into tree.shares. For unvisited moves, q is v_mix, an estimate of the node's value
+    """Write σ(q) of a node's moves into tree.shares. For unvisited moves, q is v_mix, which estimates the node's value
     from the network's value and the q of visited moves.
     """
     first, count = tree.nodes[g, node].first, tree.nodes[g, node].count
@@ -80,7 +82,7 @@ def _logit(tree: Tree, g: int, edge: int) -> float:
 
 @inlined
 def _root_choice(tree: Tree, g: int, wanted: int) -> int:
-    """Return the edge of greatest g + logit + σ(q) among root edges with `wanted` visits; tree.shares has σ(q)."""
+    """Return the edge of greatest g + logit + σ(q) among root edges with `wanted` visits. tree.shares has σ(q)."""
     first, count = tree.nodes[g, 0].first, tree.nodes[g, 0].count
     best, top, highest = first, -np.inf, -np.inf
     for e in range(first, first + count):
@@ -109,8 +111,8 @@ def _improve(tree: Tree, g: int, node: int) -> None:
 
 @compiled
 def gumbel_edge(tree: Tree, rules: Rules, g: int, node: int) -> int:
-    """Return the edge to descend: at the root, by sequential halving; below the root, the edge whose share of visits is
-    farthest below its improved policy.
+    """Return the edge to descend in a Gumbel search. At the root, sequential halving chooses it. Below the root, it is
+    the edge whose share of visits is farthest below its improved policy.
     """
     first, count, visits = tree.nodes[g, node].first, tree.nodes[g, node].count, 0
     for e in range(first, first + count):
@@ -130,8 +132,8 @@ def gumbel_edge(tree: Tree, rules: Rules, g: int, node: int) -> int:
 
 @compiled
 def choose_gumbel(tree: Tree, rules: Rules, games: np.ndarray, actions: np.ndarray, policy: np.ndarray) -> None:
-    """Write moves of finished searches into actions, int64 [n], and improved policies into policy, float32 [n, A].
-    Each move has the greatest g + logit + σ(q) among the most visited moves.
+    """Write the moves of finished Gumbel searches into actions, int64 [n], and improved policies into policy, float32
+    [n, A]. Each move has the greatest g + logit + σ(q) among the most visited moves, where g is Gumbel noise.
     """
     for k in range(games.size):
         g = games[k]
@@ -160,7 +162,7 @@ def _unvisited_value(tree: Tree, rules: Rules, g: int, edge: int) -> np.float32:
 
 @inlined
 def _best_edge(tree: Tree, rules: Rules, g: int, node: int, edge: int) -> int:
-    """Return the edge of greatest Q + U, the first of equals; in a Gumbel search, return what `gumbel_edge` chooses."""
+    """Return the edge of greatest Q + U, the first of equals. In a Gumbel search, return what `gumbel_edge` chooses."""
     if rules.gumbel:
         return gumbel_edge(tree, rules, g, node)
     fpu = _unvisited_value(tree, rules, g, edge)
@@ -177,13 +179,13 @@ def _best_edge(tree: Tree, rules: Rules, g: int, node: int, edge: int) -> int:
 
 @inlined
 def _prior(tree: Tree, g: int, edge: int, depth: int) -> np.float32:
-    """Return an edge's prior in this search; at depth 1 the edge is the root's, with noise in the prior."""
+    """Return an edge's prior in this search. At depth 1, the edge belongs to the root, and its prior includes noise."""
     return tree.root_priors[g, edge - tree.nodes[g, 0].first] if depth == 1 else tree.sums[g, edge].prior
 
 
 @inlined
 def _add_child(tree: Tree, game: np.ndarray, g: int, parent: int, edge: int) -> int:
-    """Add a node for the position after an edge's move; return the node's number."""
+    """Add a node for the position after an edge's move. Return the number of the node."""
     child = tree.plays[g].nodes
     tree.plays[g].nodes = child + 1
     tree.edges[g, edge].child = child
@@ -196,7 +198,7 @@ def _add_child(tree: Tree, game: np.ndarray, g: int, parent: int, edge: int) -> 
 
 @inlined
 def _descend(tree: Tree, rules: Rules, game: np.ndarray, g: int, row: int) -> tuple[int, int]:
-    """Return (node, depth) of a game's next leaf, and add the leaf if new; write the path into tree.paths[row]."""
+    """Return (node, depth) of a game's next leaf. Add the leaf if it is new. Write the path into tree.paths[row]."""
     node, edge, depth = 0, 0, 0
     tree.paths[row, 0] = 0
     while tree.nodes[g, node].status == trees.EXPANDED:
@@ -248,9 +250,11 @@ def _wants_leaf(tree: Tree, rules: Rules, g: int) -> bool:
 
 @compiled
 def gather_leaves(tree: Tree, rules: Rules, game: np.ndarray, batch: np.ndarray, count: int) -> int:
-    """Add the next leaves of all games without waiting leaves to a batch of `count` leaves; return the new count.
+    """Add leaves (positions to evaluate) of all games without waiting leaves to a batch. Return the new number of
+    leaves.
 
-    Terminal leaves are backed up at once and not added.
+    If the game is over at a leaf, the leaf needs no network. Its value is backed up at once, and the leaf is not added.
+    count: number of leaves in the batch so far.
     """
     for g in range(tree.plays.size):
         if tree.plays[g].status != trees.SEARCHING or tree.plays[g].waiting > 0:
@@ -300,7 +304,9 @@ def _expand(tree: Tree, game: np.ndarray, g: int, node: int, logits: np.ndarray,
 
 @compiled
 def first_not_finite(logits: np.ndarray, values: np.ndarray) -> int:
-    """Return the first position with NaN or infinity in its outputs, or -1. A logit of -inf, probability 0, is fine."""
+    """Return the first position with NaN or infinity in its outputs, or -1. A logit of -inf is fine: its probability is
+    0.
+    """
     for i in range(values.size):
         found = not math.isfinite(values[i])
         for action in range(logits.shape[1]):
@@ -312,7 +318,7 @@ def first_not_finite(logits: np.ndarray, values: np.ndarray) -> int:
 
 @compiled
 def set_root(tree: Tree, rules: Rules, g: int) -> None:
-    """Set the priors of an expanded root for this search: the edges' priors, in a full search mixed with noise."""
+    """Set the priors of an expanded root for this search: the edges' priors, which a full search mixes with noise."""
     first, count = tree.nodes[g, 0].first, tree.nodes[g, 0].count
     if rules.gumbel:
         draw_gumbel(tree, rules, g)
@@ -330,7 +336,10 @@ def set_root(tree: Tree, rules: Rules, g: int) -> None:
 
 @compiled
 def answer(tree: Tree, rules: Rules, game: np.ndarray, logits: np.ndarray, values: np.ndarray) -> None:
-    """Expand and back up the leaves of a batch by the network's outputs: logits float32 [n, A], values float32 [n]."""
+    """Expand the leaves of a batch, and back up their values.
+
+    logits, values: outputs of the network for the leaves, float32 [n, A] and float32 [n].
+    """
     waited = 1 if rules.leaves > 1 else 0
     for i in range(values.size):
         g, node, depth = tree.leaves[i].game, tree.leaves[i].node, tree.leaves[i].depth
@@ -352,7 +361,7 @@ def answer(tree: Tree, rules: Rules, game: np.ndarray, logits: np.ndarray, value
 
 @inlined
 def _copy(source: np.ndarray, target: np.ndarray) -> None:
-    """Copy by a loop; to assign a slice would allocate an array, because slices might overlap."""
+    """Copy by a loop. Assigning a slice would allocate an array, because slices might overlap."""
     for i in range(target.size):
         target[i] = source[i]
 
@@ -437,7 +446,7 @@ def _compact(tree: Tree, g: int, root: int, edge: int) -> None:
 
 @inlined
 def _reuse(tree: Tree, rules: Rules, g: int, edge: int) -> bool:
-    """Make an edge's child the root if the child has edges and a search still fits; return whether this was done."""
+    """Make an edge's child the root if the child has edges and a search still fits. Return whether this was done."""
     child = tree.edges[g, edge].child
     if not rules.reuse or child < 0 or tree.nodes[g, child].status != trees.EXPANDED:
         return False
@@ -465,7 +474,9 @@ def _root_edge(tree: Tree, g: int, action: int) -> int:
 def advance(
     tree: Tree, rules: Rules, game: np.ndarray, games: np.ndarray, actions: np.ndarray, results: np.ndarray
 ) -> None:
-    """Make a move in each of `games` and start the next searches; write the moves' results into results, int8 [n]."""
+    """Make a move in each of `games`, and start the next searches. Write the results of the moves into results, int8
+    [n].
+    """
     for i in range(games.size):
         g = games[i]
         _copy(tree.records[g, 0], tree.record)
@@ -483,7 +494,7 @@ def advance(
 
 @compiled
 def finished_games(tree: Tree, rules: Rules, out: np.ndarray) -> int:
-    """Write the games whose search is done into out, int64 [B]; return the number of these games."""
+    """Write the games whose search is done into out, int64 [B]. Return the number of these games."""
     n = 0
     for g in range(tree.plays.size):
         done = tree.plays[g].done >= tree.plays[g].asked and tree.nodes[g, 0].status == trees.EXPANDED
@@ -495,7 +506,9 @@ def finished_games(tree: Tree, rules: Rules, out: np.ndarray) -> int:
 
 @compiled
 def collect(tree: Tree, done: Finished) -> None:
-    """Write results of searches into the zeros of `done`: arrays [n, A] by legal action; plies, value and raw [n]."""
+    """Write the results of these games' searches into the arrays of `done`, which are zeros at first. In arrays [n, A],
+    legal actions are set.
+    """
     for i in range(done.games.size):
         g = done.games[i]
         done.plies[i] = records.ply(tree.records[g, 0])

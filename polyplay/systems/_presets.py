@@ -1,9 +1,7 @@
-"""Choice of a system's preset for an environment, and populations of runs of a system.
+"""Functions that choose a preset (named values of options) for an environment, and that plan populations of runs.
 
-A system's presets for the games of its paper are in pages.toml; presets tuned by Polyplay for other kinds of
-environments (domains) or for single board games are in tuned.toml.
-
-Imports no torch.
+A system's presets for the games of its paper are in pages.toml. Presets that Polyplay tuned for other kinds of
+environments (domains), or for single board games, are in tuned.toml. This module does not import torch.
 """
 
 from __future__ import annotations
@@ -50,18 +48,20 @@ SIDES = {"game:go": 19, "game:othello": 8}  # cells of a board's side, if the ga
 
 
 def names(page: Page) -> list[str]:
-    """Return the names of a page's presets, and of presets tuned for domains."""
+    """Return the names of all presets of a system, including those that are tuned for domains."""
     return [*page.presets, *tuned(page)]
 
 
 def tuned(page: Page) -> dict[str, dict[str, Any]]:
-    """Return a page's settings in tuned.toml by domain; `source` and, by environment, `envs` are among them."""
+    """Return a system's tuned settings in tuned.toml, by domain. Besides options, the settings of a domain may contain
+    `source` (their origin) and `envs` (settings of single environments).
+    """
     found: dict[str, dict[str, Any]] = systems.read_settings("tuned.toml").get((page.over or page).name, {})
     return found
 
 
 def choose(page: Page, env: Any, **made: Any) -> str:
-    """Return the name of the preset for an environment. made: `kwargs` and `wrappers` of Envs."""
+    """Return the name of the preset that fits an environment. made: the arguments `kwargs` and `wrappers` of Envs."""
     where, there = domain(env, **made), tuned(page)
     plain = "paper" if "paper" in page.presets else next(iter(page.presets))
     if str(page.Config().env).startswith("game:"):
@@ -79,7 +79,7 @@ def choose(page: Page, env: Any, **made: Any) -> str:
 
 
 def _described(env: Any, **made: Any) -> EnvSpec | None:
-    """Return the environment's spec; None if it cannot be made, an error that building the system then reports."""
+    """Return the environment's spec, or None if making it fails. Building the system reports such an error later."""
     try:
         return Envs(env, 1, **made).spec
     except UserError:
@@ -87,7 +87,9 @@ def _described(env: Any, **made: Any) -> EnvSpec | None:
 
 
 def _of_game(page: Page, env: str) -> str:
-    """Return a page's preset for this board game, or for this game on the board nearest in size, or "quick"."""
+    """Return a system's preset for this board game. If there is none, return the preset for the same game on the board
+    nearest in size, or else "quick".
+    """
     named = {settings(page, name).env: name for name in reversed(names(page))}
     sides = {game: _side(game) for game in named if game.split("+")[0] == env.split("+")[0]}
     nearest = min(sides, key=lambda game: abs(sides[game] - _side(env)), default="")
@@ -95,13 +97,15 @@ def _of_game(page: Page, env: str) -> str:
 
 
 def _side(game: str) -> int:
-    """Return the number of cells of a board's side; 0 if it is not known."""
+    """Return the number of cells along one side of a game's board, or 0 if the number is not known."""
     given = [word.removeprefix("size=") for word in game.split("+") if word.startswith("size=")]
     return int(given[0]) if given and given[0].isdecimal() else SIDES.get(game.split("+")[0], 0)
 
 
 def domain(env: Any, kwargs: Mapping[str, Any] | None = None, wrappers: tuple[str, ...] = (), **others: Any) -> str:
-    """Return an environment's domain: atari, toy, one of MODULES (board games: classic), or other. others: ignored."""
+    """Return the domain (kind) of an environment: atari, toy, one of the values of MODULES, or other. Board games
+    belong to the domain classic. kwargs, wrappers: as for Envs. others: ignored.
+    """
     if not isinstance(env, str):
         return "other"
     if env.startswith("toy:"):
@@ -121,8 +125,9 @@ def domain(env: Any, kwargs: Mapping[str, Any] | None = None, wrappers: tuple[st
 
 
 def settings(page: Page, name: str, env: Any = None, automatic: bool = False, **made: Any) -> Any:
-    """Return the configuration of preset `name`; if it is tuned for a domain, with the environment's own settings.
-    automatic: whether the user named no preset. made: as in `choose`. Raises UserError: there is no such preset.
+    """Return a preset's configuration, with the environment's own settings if the preset is tuned for a domain. If
+    `automatic`, Polyplay chose the preset, because the user named none. made: as in `choose`. Raises UserError: there
+    is no such preset.
     """
     there = tuned(page)
     if name in page.presets:
@@ -145,7 +150,7 @@ def settings(page: Page, name: str, env: Any = None, automatic: bool = False, **
 
 
 def _beyond_atari(c: Any) -> Any:
-    """Return the configuration `c` with a network that fits the observations, and unclipped rewards."""
+    """Return a copy of configuration `c` with a network that fits the observations, and with unclipped rewards."""
     known = {f.name for f in fields(c)}
     changes = {"network": "auto"} if "network" in known else {}
     changes |= {"reward": "none"} if vars(c).get("reward") in CLIPPED else {}
@@ -153,8 +158,9 @@ def _beyond_atari(c: Any) -> Any:
 
 
 def shown_images(page: Page, name: str, env: Any, **made: Any) -> dict[str, Any]:
-    """Return the run options by which a preset changes images: the preset's own for this environment (`shown`), and
-    SIDE pixels for the smaller side of images larger than LARGE. made: as in `choose`.
+    """Return the run options by which a preset changes the images that an agent sees. They are those that the preset
+    has for this environment (`shown` in tuned.toml). If images are larger than LARGE pixels, a `size` reduces their
+    smaller side to SIDE pixels. made: as in `choose`.
     """
     if domain(env, **made) == "atari" or str(env).startswith(("toy:", "game:")):
         return {}
@@ -168,8 +174,8 @@ def shown_images(page: Page, name: str, env: Any, **made: Any) -> dict[str, Any]
 
 
 def with_lanes_for_tasks(c: Any, given: Mapping[str, object]) -> Any:
-    """Return a preset's configuration with enough lanes, and trajectories per batch, for every task of a list in --env,
-    unless `given` has them.
+    """Return a preset's configuration with enough parallel environments (lanes) for every task of a list in --env. If
+    needed, the batch grows too. Options that the user has set (`given`) do not change.
     """
     n, known = len(task_order(task_words(given.get("env", c.env)))), vars(c)
     if n and "workers" in known and "lanes" not in known and "workers" not in given:  # each worker has one lane
@@ -188,8 +194,8 @@ def with_lanes_for_tasks(c: Any, given: Mapping[str, object]) -> Any:
 
 
 def with_fastest(c: Any, serial: bool) -> tuple[Any, dict[str, Any]]:
-    """Return a preset's configuration, and the run options that it sets. With evaluator "auto", evaluator and precision
-    are measured, and the fastest are used; not with --serial, since such runs repeat bitwise.
+    """Return a preset's configuration, and the run options that it sets. If `evaluator` is "auto", the run measures
+    evaluators and precisions, and uses the fastest. With --serial it does not, since such runs must repeat bitwise.
     """
     if vars(c).get("evaluator") != "auto":
         return c, {}
@@ -197,12 +203,12 @@ def with_fastest(c: Any, serial: bool) -> tuple[Any, dict[str, Any]]:
 
 
 def use_shared_torso(c: Any) -> Any:
-    """Return the configuration `c` with one network for policy and value, because both share a recurrent core."""
+    """Return configuration `c` with one network for policy and value, because both share a recurrent core."""
     return replace(c, network="mlp") if c.network == "separate" else c
 
 
 def warning(page: Page, name: str, env: Any, **made: Any) -> str:
-    """Return a warning if a preset is for other environments; "": the preset fits."""
+    """Return a warning if a preset is meant for other kinds of environments, or "" if it fits."""
     where, fits = domain(env, **made), name if name in tuned(page) else domain(settings(page, name).env)
     if where in (fits, "toy", "other") or str(env).startswith("game:"):
         return ""
@@ -222,19 +228,19 @@ SUFFIXES = {"k": 1e3, "m": 1e6, "b": 1e9}
 
 
 def member_settings(c: Any, values: dict[str, Any] | None = None) -> Any:
-    """Return the configuration of one member. values: the varied options."""
+    """Return the configuration of one member (one run) of a population. values: options that differ by member."""
     config = systems.load(c.over).Config
     return config(**{f.name: vars(c)[f.name] for f in fields(config)} | (values or {}))
 
 
 def wire_member(c: Any, crew: Crew, values: dict[str, Any] | None = None) -> tuple[Crew, System]:
-    """Wire a member. Return the member's crew, which is not started, and System."""
+    """Build the system of one member of a population. Return its crew (workers, not started) and its System."""
     other = replace(crew)
     return other, systems.load(c.over).build(member_settings(c, values), other)
 
 
 def priors_of(c: Any) -> dict[str, Prior]:
-    """Return the priors that --vary gives, by option. Raises UserError: an unknown option, or a wrong range."""
+    """Return the ranges (priors) in --vary, by option. Raises UserError: an unknown option, or a wrong range."""
     found: dict[str, Prior] = {}
     fields = get_type_hints(systems.load(c.over).Config)
     for text in c.vary:
@@ -250,7 +256,7 @@ def priors_of(c: Any) -> dict[str, Prior]:
 
 
 def _read(kind: Any, word: str) -> Any:
-    """Read an option's value of type `kind`. Raises UserError: another type."""
+    """Convert the text of an option's value to the type `kind`. Raises UserError: the text is not of this type."""
     try:
         if kind is bool:
             return {"true": True, "false": False}[word.lower()]
@@ -267,7 +273,7 @@ def _read(kind: Any, word: str) -> Any:
 
 
 def plan_of(c: Any, crew: Crew, evolution: Evolution) -> PopulationPlan:
-    """Return the plan of a population. Raises UserError: options contradict each other."""
+    """Return the plan for training a population of runs. Raises UserError: options contradict each other."""
     priors = evolution.priors
     lists = bool(priors) and all(p.kind == "list" for p in priors.values())
     grid = c.exploit == "none" and lists and not c.population
@@ -283,7 +289,7 @@ def plan_of(c: Any, crew: Crew, evolution: Evolution) -> PopulationPlan:
 
 
 def _machines(crew: Crew) -> list[MachineInfo]:
-    """Return the other machines that members run on; []: members run here. Raises UserError: the cluster has none."""
+    """Return the other machines that train members; [] if this one does. Raises UserError: the cluster has none."""
     if crew.cluster is None:
         return []
     if found := crew.cluster.machines():
@@ -292,7 +298,7 @@ def _machines(crew: Crew) -> list[MachineInfo]:
 
 
 def member_cores(crew: Crew) -> int:
-    """Return the number of cores that members share, here or on other machines."""
+    """Return the number of CPU cores that all members share, on this machine or on other machines."""
     if crew.cluster is None or not crew.cluster.own_cores:
         return cores()
     return sum(info.cores for info in _machines(crew))

@@ -1,6 +1,6 @@
-"""Parts of FTW, Five and league: ranges of hyperparameters, rewards of events, networks, checks of options.
+"""Common parts of the team systems FTW, Five and league: hyperparameters, rewards of events, networks, and checks.
 
-FTW's numbers: Jaderberg et al. 2019, supplement, as in the only public re-implementation.
+FTW's numbers are from Jaderberg et al. 2019, supplement, as in the only public re-implementation.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ TASKS = "pixel", "reward"  # FTW's auxiliary tasks
 
 
 def ftw_network(c: Any, envs: Envs) -> NetworkFactory:
-    """Return FTW's network: a core, then heads of one hidden layer each."""
+    """Return the factory of FTW's network: a core, followed by heads with one hidden layer each."""
     costs = task_costs(c.auxiliary, c.unroll, TASKS)
     given = {"core": c.core, "core_size": c.core_size, "width": c.core_size, "previous": c.core != "none"}
     given |= {"rewards": envs.spec.events if c.rewards == "events" else ()}
@@ -48,8 +48,9 @@ def ftw_network(c: Any, envs: Envs) -> NetworkFactory:
 
 
 def agent_values(c: Any, envs: Envs) -> tuple[dict[str, float], dict[str, Prior], Evolution]:
-    """Return the agents' hyperparameters, the priors of varying ones, and the rules of copies: each copied value is
-    perturbed with probability CHANCE; a period is drawn again instead. Raises UserError: a wrong option.
+    """Return three things: the agents' hyperparameters, the ranges (priors) of those that vary, and the rules of
+    copies. When an agent copies another one, each copied value is perturbed with probability CHANCE. Only the
+    hyperparameter `period` is drawn again instead. Raises UserError: a wrong option.
     """
     ranges = _ranges(c)
     size, factor = ranges.pop("reward"), ranges.pop("points", None)
@@ -67,7 +68,7 @@ def agent_values(c: Any, envs: Envs) -> tuple[dict[str, float], dict[str, Prior]
 
 
 def _ranges(c: Any) -> dict[str, Prior]:
-    """Return the ranges by name; a fixed value is both ends of the range. Raises UserError: a wrong --ranges."""
+    """Return the ranges by name. A fixed value is a range whose ends are equal. Raises UserError: a wrong --ranges."""
     found = {prior.name: prior for prior in map(_prior, RANGES)}
     for text in c.ranges:
         name, equals, word = text.partition("=")
@@ -85,7 +86,7 @@ def _ranges(c: Any) -> dict[str, Prior]:
 
 
 def _prior(text: str) -> Prior:
-    """Read a prior. Raises UserError, which names --ranges."""
+    """Read a range (prior) from text. Raises UserError, with a message that names --ranges."""
     try:
         return parse_prior(text, _number)
     except UserError as e:
@@ -99,7 +100,7 @@ def _middle(prior: Prior) -> float:
 
 
 def _points(c: Any, envs: Envs) -> dict[str, float]:
-    """Return the weight of every event. Raises UserError: the game lacks a named event, or has no events."""
+    """Return the reward of every event. Raises UserError: the game lacks a named event, or has no events at all."""
     known, found = envs.spec.events, dict[str, float]()
     if not known:
         raise UserError(f"--env: {envs.title} given, which counts no events: use one that does, or --rewards game")
@@ -115,7 +116,7 @@ def _points(c: Any, envs: Envs) -> dict[str, float]:
 
 
 def _number(word: str) -> float:
-    """Read a number. Raises UserError: not a number."""
+    """Convert text to a number. Raises UserError: the text is not a number."""
     try:
         return int(word) if word.isdigit() else float(word)
     except ValueError:
@@ -129,7 +130,7 @@ TEAMS = 2  # teams in an actor's matches; each plays a group of the actor's lane
 
 
 def table_envs(c: Any, crew: Crew, players: int, actors: int) -> Envs:
-    """Return one actor's environments, in which each of `players` players has a group of lanes."""
+    """Return the environments of one actor (acting worker). Each of the `players` has a group of their lanes."""
     workers = crew.placement.env_threads(actors)
     return Envs(c.env, c.lanes, players, workers=workers, agents=players, **crew.env_defaults)
 
@@ -138,8 +139,8 @@ BOUND = 5.0  # bound of normalized observations
 
 
 def five_network(c: Any, envs: Envs) -> NetworkFactory:
-    """Return Five's network: sets of units, an LSTM, and rewards shared in a team. Raises UserError: the game does not
-    have two teams, or gives no rewards to share.
+    """Return the factory of Five's network. The network reads sets of units, has an LSTM, and shares rewards in a team.
+    Raises UserError: the game does not have two teams, or gives no separate rewards to share.
     """
     spec = envs.spec
     if len(set(spec.sides)) != TEAMS:
@@ -155,7 +156,9 @@ def five_network(c: Any, envs: Envs) -> NetworkFactory:
 
 
 def check_windows(c: Any) -> None:
-    """Raise UserError if windows cannot be cut or drawn, or if acting would wait for new weights forever."""
+    """Check the options for windows, which are equal pieces of rollouts to learn from. Raises UserError: windows cannot
+    be cut or drawn, or acting would wait for new weights forever.
+    """
     if c.unroll % c.window:
         raise UserError(f"--window {c.window} given, allowed: a divisor of --unroll {c.unroll}")
     if c.batch > c.capacity:
@@ -169,7 +172,7 @@ def check_windows(c: Any) -> None:
 
 
 def rollouts_per_batch(c: Any, envs: Envs) -> int:
-    """Return the number of rollouts in a batch. Raises UserError: agents cannot play or learn with these options."""
+    """Return the number of rollouts in one batch. Raises UserError: agents cannot play or learn with these options."""
     if envs.spec.seats < 2:
         raise UserError(f"--env: {envs.title} given, but a league needs an environment with several players")
     if c.learners > c.agents:

@@ -1,4 +1,4 @@
-"""Common parts of systems: option classes, environments and their division among replicas, networks, replays."""
+"""Common parts of systems: classes of options, and functions that make environments, networks and replay buffers."""
 
 from __future__ import annotations
 
@@ -56,9 +56,12 @@ class ValueOptions(PolicyOptions):
 
 
 def atari_options(c: Any, life_loss: str = "auto", pipeline: str = "", **made: Any) -> dict[str, Any]:
-    """Return the options of the Atari preset `c.atari` and of the environment's id; {} for other environments. c.atari:
-    NAME, NAME:PIPELINE or auto:PIPELINE (auto: the system's default). pipeline: the only one allowed; "": any. made:
-    arguments of Envs. Raises UserError: an unknown preset, another pipeline, or a preset without an Atari game.
+    """Return the options of the Atari preset `c.atari`, which also follow the environment's id. Return {} if the
+    environment is not an Atari game.
+
+    c.atari has the form NAME, NAME:PIPELINE or auto:PIPELINE, where auto is the system's default preset.
+    pipeline: the only pipeline (way to step games) that the system allows. "" allows any.
+    made: arguments of Envs. Raises UserError: an unknown preset, another pipeline, or a preset without an Atari game.
     """
     name, colon, how = c.atari.partition(":")
     presets = read_settings("pages.toml").get(type(c).__module__.rpartition(".")[2], {}).get("presets", {})
@@ -86,7 +89,7 @@ def atari_options(c: Any, life_loss: str = "auto", pipeline: str = "", **made: A
 
 
 def shared_id_options(env: str) -> dict[str, object]:
-    """Return the options that the environment's id, or the id of each task, implies. Raises UserError: tasks differ."""
+    """Return the options that the ids of all tasks in `env` imply. Raises UserError: tasks imply different options."""
     names = [name for name, _ in task_words(env)] or [env]
     found = [id_options(name) for name in names]
     if (odd := next((i for i, own in enumerate(found) if own != found[0]), None)) is not None:
@@ -96,16 +99,19 @@ def shared_id_options(env: str) -> dict[str, object]:
 
 
 def plays_atari(c: Any, kwargs: Mapping[str, Any] | None = None, wrappers: tuple[str, ...] = (), **_: Any) -> bool:
-    """Tell whether the environment `c.env` is an Atari game. Other arguments: as for Envs."""
+    """Tell whether the environment `c.env` is an Atari game. The other arguments are as for Envs."""
     return is_game(c.env, {**(kwargs or {}), WRAPPERS: wrappers})
 
 
 def worker_envs(
     c: Any, crew: Crew, *, lanes: int = 0, workers: int = 1, inline_single: bool = False, **options: Any
 ) -> Envs:
-    """Return a worker's c.lanes (or `lanes`) environments c.env, with the command line's options and, for Atari games,
-    those of c.atari. workers: threads or processes that step them. inline_single: let the worker itself step a single
-    Atari game, since another process takes longer. options: of atari_options and of Envs.
+    """Return the parallel environments (lanes) of one worker, with the command line's options. For Atari games, they
+    also have the options of the preset `c.atari`.
+    lanes: number of environments. 0: c.lanes.
+    workers: number of threads or processes that step the environments.
+    inline_single: let the worker itself step a single Atari game, because another process takes longer.
+    options: options of atari_options and of Envs.
     """
     atari = {name: options.pop(name) for name in ("life_loss", "pipeline") if name in options}
     lanes = lanes or c.lanes
@@ -115,14 +121,14 @@ def worker_envs(
 
 
 def actor_envs(c: Any, crew: Crew) -> Envs:
-    """Return one actor's environments, out of c.actors actors; more threads step them if actors compute on a GPU."""
+    """Return the environments of one actor (acting worker). More threads step them if actors compute on a GPU."""
     workers = crew.placement.env_threads(c.actors or fewest_actors(c.learners))
     return worker_envs(c, crew, workers=workers, helps=True)
 
 
 def enough_actors(c: Any, crew: Crew, envs: Envs, spec: LearnerSpec) -> int:
-    """Return the number of actors that keep the learners busy, measured at the start of the run; the least possible
-    number if --lag limits the actors or nothing is measured.
+    """Return the number of actors that are enough to keep the learners busy. It is measured at the start of the run. If
+    --lag limits the actors, or if nothing is measured, return the least possible number.
     """
     least = fewest_actors(c.learners)
     rollouts_per_batch(c, least)  # reports errors before anything is measured
@@ -130,15 +136,16 @@ def enough_actors(c: Any, crew: Crew, envs: Envs, spec: LearnerSpec) -> int:
 
 
 def rollouts_per_batch(c: Any, actors: int) -> int:
-    """Return the number of rollouts, of c.lanes trajectories each, in one learner's share of c.batch. Raises UserError:
-    slots and lag do not allow this number.
+    """Return the number of rollouts in one learner's share of a batch. Each rollout has c.lanes trajectories. Raises
+    UserError: the options for slots (memory for one rollout each) and for lag do not allow this number.
     """
     return slots_per_batch(c.batch, c.lanes, actors=actors, slots=c.slots, learners=c.learners, lag=c.lag)
 
 
 def agent_envs(c: Any, crew: Crew, room: int) -> Envs:
-    """Return GA3C's environments, one process each: c.agents at first, at most `room`. A batch takes all ready ones, at
-    most c.predict_batch. A game of several players has a lane per player.
+    """Return the environments of GA3C's agents, which are separate processes. At first c.agents of them play, later at
+    most `room`. A batch for the network has all agents that are ready, at most c.predict_batch. A game of several
+    players has one lane (parallel environment) for each player.
     """
     most = min(c.predict_batch, room)
     envs = worker_envs(c, crew, pipeline="plain", lanes=room, workers=room, active=c.agents, at_once=most)
@@ -146,8 +153,10 @@ def agent_envs(c: Any, crew: Crew, room: int) -> Envs:
 
 
 def divide_among(c: Any, among: str, *wholes: str) -> Any:
-    """Return the configuration of one worker of the kind `among` (such as replicas), with the worker's share of each
-    option in `wholes`. Raises UserError: an option does not divide, or is too small.
+    """Return the configuration of one worker, with its share of each option that all workers divide.
+    among: option with the number of workers, such as replicas.
+    wholes: names of the options to divide, such as lanes and batch. Raises UserError: an option does not divide, or is
+    too small.
     """
     n, shares = getattr(c, among), {name: getattr(c, name) for name in wholes}
     for name, whole in shares.items():
@@ -167,14 +176,19 @@ def replica_envs(
     life_loss: str = "auto",
     several: bool = False,
 ) -> tuple[Envs, int]:
-    """Return (the environments of each replica, the number of replicas), with c.lanes divided among them.
+    """Return the environments of each replica (copy of the training loop), and the number of replicas.
 
-    A replica is a copy of the loop. There are c.replicas; 0: the largest number up to `most` by which lanes and batch
-    are divisible. Without image observations, 0 means one on a CPU, where averaging takes longer than updates of small
-    networks; `several` (asynchronous replicas) removes this limit. Each group of a replica's lanes has equally many
-    lanes, and whole matches. minibatches: number per rollout of a replica; with a recurrent core, lanes must divide
-    among them. workers: threads or processes that step a replica's environments; 0: the replica's share of the cores,
-    including its own thread. Raises UserError: lanes do not divide, or a minibatch could be empty.
+    The c.lanes parallel environments (lanes) are divided among c.replicas replicas. If c.replicas is 0, the number is
+    the largest one up to `most` by which lanes and batch are divisible. On a CPU without image observations it is 1,
+    because averaging gradients takes longer there than updates of small networks. Each group (lanes that step together)
+    of a replica has equally many lanes, and whole matches. Raises UserError: lanes do not divide, or a minibatch could
+    be empty.
+
+    minibatches: number of minibatches per rollout of a replica. With a recurrent core, lanes must divide among them.
+    batch: number of transitions that replicas divide. 0: none.
+    most: largest number of replicas. 0: one per core, or one per GPU.
+    workers: number of threads or processes that step a replica's environments. 0: the replica's share of the cores.
+    several: whether 0 may also mean several replicas on a CPU without images, because replicas are asynchronous.
     """
     whole = worker_envs(c, crew, life_loss=life_loss)
     alone = crew.placement.on_cpu and not (several or whole.spec.image_leaves)
@@ -200,8 +214,9 @@ def _replicas(c: Any, whole: Envs, minibatches: int, batch: int, most: int) -> i
 
 
 def _vectors(c: Any, whole: Envs) -> int:
-    """Return the number of replicas for a vector environment, of which each group has one: its width is the group's
-    number of lanes. Raises UserError: --lanes or --replicas do not fit.
+    """Return the number of replicas for a vector environment. Each group of lanes has one vector environment, so a
+    group has as many lanes as the vector environment has environments. Raises UserError: --lanes or --replicas do not
+    fit.
     """
     n, rest = divmod(c.lanes, c.groups * whole.spec.width)
     if rest or c.replicas not in (0, n):
@@ -222,8 +237,9 @@ def _check_minibatches(c: Any, envs: Envs) -> None:
 
 
 def actor_critic(c: Any, envs: Envs, *, init: str, auxiliary: str = "none", **options: Any) -> NetworkFactory:
-    """Return a network with a policy and a value, by c's options. The network tracks the size of returns if rewards are
-    scaled by that. auxiliary: UNREAL's tasks for which the network has heads, in the format of `task_costs`.
+    """Return the factory of a network with a policy and a value, by c's options. If rewards are scaled by the size of
+    returns, the network tracks this size. auxiliary: UNREAL's tasks for which the network has heads, as text for
+    `task_costs`.
     """
     returns = c.gamma if c.reward == "scale" else None
     given = {"core": c.core, "init": init, "inputs": c.inputs, "returns": returns, "actions": c.actions}
@@ -233,15 +249,15 @@ def actor_critic(c: Any, envs: Envs, *, init: str, auxiliary: str = "none", **op
 
 
 def dpg_envs(c: Any, crew: Crew) -> Envs:
-    """Return the environments of each actor of Ape-X DPG. Raises UserError: actions are not bounded real numbers."""
+    """Return the environments of one actor of Ape-X DPG. Raises UserError: actions are not bounded real numbers."""
     envs = Envs(c.env, c.lanes, workers=1, **crew.env_defaults)
     check_actions(c, envs, "bounded real", rules.deterministic_flaw(envs.spec.action))
     return envs
 
 
 def critics_envs(c: Any, crew: Crew, discrete: bool = False) -> Envs:
-    """Return the environments of SAC and TD3. discrete: also allow discrete actions, and discrete parts of actions.
-    Raises UserError: other actions.
+    """Return the environments of SAC and TD3, whose actions are bounded real numbers. If `discrete`, also allow
+    discrete actions and discrete parts of actions. Raises UserError: other actions.
     """
     envs = Envs(c.env, c.lanes, workers=1, **crew.env_defaults)
     flaw = rules.critics_flaw(envs.spec.action) if discrete else rules.deterministic_flaw(envs.spec.action)
@@ -251,7 +267,7 @@ def critics_envs(c: Any, crew: Crew, discrete: bool = False) -> Envs:
 
 
 def critics_network(c: Any, envs: Envs, **options: Any) -> NetworkFactory:
-    """Return a network of an actor and critics, by c's options. Raises UserError: these options allow no update."""
+    """Return the factory of a network with an actor and critics. Raises UserError: the options allow no update."""
     need(c.tau > 0.0, "--tau: 0 given, allowed: above 0, at most 1")
     need(c.learning_starts <= c.capacity, f"--learning-starts: {c.learning_starts} given, allowed: up to --capacity")
     need(c.batch <= c.capacity, f"--batch: {c.batch} given, allowed: up to the {c.capacity} transitions of --capacity")
@@ -266,9 +282,10 @@ def check_critics(c: Any) -> None:
 
 
 def entropy_target(c: Any, envs: Envs) -> float:
-    """Return SAC's target entropy in nats: c.entropy if set. Otherwise it is a sum over the parts of an action: −1 for
-    each number of a Box (Haarnoja et al. 2018b), and 0.89 ln n for each Discrete(n) (0.89: CleanRL; Christodoulou 2019
-    has 0.98). Raises UserError: no policy can reach the target, so the temperature would grow forever.
+    """Return the entropy in nats that SAC's policy should have. If c.entropy is set, this is the target. Otherwise the
+    target is a sum over the parts of an action: −1 for each number of a Box (Haarnoja et al. 2018b), and 0.89 ln n for
+    each Discrete(n). The factor 0.89 is CleanRL's; Christodoulou 2019 has 0.98. Raises UserError: no policy can reach
+    the target, so the temperature would grow forever.
     """
     parts = [leaf for _, leaf in tree.leaves(envs.spec.action)]
     real = sum(math.prod(x.shape) for x in parts if isinstance(x, spaces.Box))
@@ -281,7 +298,7 @@ def entropy_target(c: Any, envs: Envs) -> float:
 
 
 def check_actions(c: Any, envs: Envs, needs: str, flaw: str) -> None:
-    """Raise UserError if the environment's actions have a `flaw`. needs: kind of actions that the system takes."""
+    """Raise UserError if there is a `flaw` in the environment's actions. needs: kind of actions the system takes."""
     if flaw:
         name, action = type(c).__module__.rpartition(".")[2], envs.spec.action
         others = ["ppo", "impala", "a2c"]
@@ -293,8 +310,8 @@ def check_actions(c: Any, envs: Envs, needs: str, flaw: str) -> None:
 
 
 def q_network(c: Any, envs: Envs, **options: Any) -> NetworkFactory:
-    """Return a network of action values, by c's options. With one lane, a row's last bits may depend on the batch.
-    Raises UserError: the actions can't have values.
+    """Return the factory of a network of action values, by c's options. With a single lane (parallel environment), the
+    last bits of a result may depend on the batch. Raises UserError: the actions can't have values.
     """
     check_actions(c, envs, "discrete", rules.values_flaw(envs.spec.action))
     given = {"inputs": c.inputs, "exact": envs.lanes > 1}
@@ -302,18 +319,18 @@ def q_network(c: Any, envs: Envs, **options: Any) -> NetworkFactory:
 
 
 def game_queue(board: Game, players: int) -> RolloutQueue:
-    """Return a queue for finished games of self-play; a slot has room for several whole games."""
+    """Return the queue through which finished games of self-play go. Each slot has room for several whole games."""
     rows, T = game_rows(board), 4 * (board.longest + 1)
     return RolloutQueue(rows, state={}, T=T, lanes=1, slots=4 * players, producers=players)
 
 
 def position_replay(board: Game, **options: Any) -> Replay:
-    """Return a replay of positions, each with the game's outcome z: no rewards are summed. options: of Replay."""
+    """Return a replay buffer of positions, each with its game's outcome z. It sums no rewards. options: of Replay."""
     return Replay({k: v for k, v in game_rows(board).items() if k != "agent"}, gamma=0.0, **options)
 
 
 def search_options(c: Any) -> SearchOptions:
-    """Return the search options of AlphaGo Zero's page. Raises UserError, which names an option."""
+    """Return the tree search's options on AlphaGo Zero's page. Raises UserError, whose message names an option."""
     names = "simulations", "exploration", "c", "fast_simulations", "leaves", "fpu", "root", "gumbel_actions"
     try:
         given: dict[str, Any] = {name: getattr(c, name) for name in (*names, "noise", "noise_alpha")}

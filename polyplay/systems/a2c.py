@@ -1,4 +1,5 @@
-"""A2C: batched synchronous advantage actor-critic (OpenAI baselines' a2c; Mnih et al. 2016 without the asynchrony).
+"""A2C: an advantage actor-critic that steps parallel environments in a batch, and updates synchronously (OpenAI
+baselines' a2c). It is A3C (Mnih et al. 2016) without the asynchrony.
 
 replica:  envs ─► policy ─► rollout ─► loss ─► update      all in one loop, with one set of weights: lag 0
           … × replicas, whose gradients are averaged (all-reduce), so together they are one batch of `lanes`

@@ -1,4 +1,5 @@
-"""A3C: asynchronous advantage actor-critic (Mnih et al. 2016, algorithm S3).
+"""A3C: asynchronous advantage actor-critic (Mnih et al. 2016, algorithm S3). Each worker plays its own environment, and
+updates weights that all workers share.
 
 worker × workers:  env ─► own copy of the weights ─► rollout ─► loss ─► gradient ─► shared weights and statistics
                                     ▲                                                        │  no lock

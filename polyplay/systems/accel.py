@@ -1,4 +1,5 @@
-"""Accel RL, policy gradients (Stooke & Abbeel 2018): batched inference for two groups of lanes in turn, many replicas.
+"""Accel RL with policy gradients (Stooke & Abbeel 2018). While the policy acts for one group of parallel environments
+(lanes), the other group steps. Several replicas (copies of this loop) learn together.
 
 replica:  envs, group 0 ─┐
                          ├─► policy ─► rollout ─► loss (A2C or PPO) ─► update   one group is served, the other steps

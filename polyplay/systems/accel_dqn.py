@@ -1,4 +1,5 @@
-"""Accel RL, value learning (Stooke & Abbeel 2018): batched acting for two groups of lanes; a replay in each replica.
+"""Accel RL with value learning (Stooke & Abbeel 2018). While the network acts for one group of parallel environments
+(lanes), the other group steps. Each replica (copy of this loop) has its own replay buffer.
 
 replica:  envs, group 0 ─┐
                          ├─► ε-greedy ─► transitions ─► Replay ─► draws: loss (DQN, CatDQN, ε-Rainbow) ─► update

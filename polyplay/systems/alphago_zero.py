@@ -1,4 +1,5 @@
-"""AlphaGo Zero (Silver et al. 2017, figure 1): a search plays itself, and a network learns the search's results.
+"""AlphaGo Zero (Silver et al. 2017, figure 1). An agent that chooses moves by tree search plays against itself. A
+network learns from the results of these searches.
 
 self_play × players:  games at once: search ─► visits, move ─► whole games ─► RolloutQueue ─► replay ─► learn × learners
                          ▲  asks the network, in batches                                        π, z under a symmetry │

@@ -1,4 +1,5 @@
-"""Ape-X DQN (Horgan et al. 2018): many actors, each with its own ε, prioritized replay workers, one or more learners.
+"""Ape-X DQN (Horgan et al. 2018): DQN with many actors, whose parallel environments (lanes) each have an ε. Separate
+workers hold prioritized replay buffers. One or more learners draw batches from them.
 
 act × actors:      envs ─► own copy of the weights, ε by lane ─► rollouts, with Q as acted ─► RolloutQueue
                              ▲ pulled once per rollout                                              ▼
@@ -66,7 +67,7 @@ def build(c: Config, crew: Crew) -> System:
 
 
 def wire_apex(c: Any, crew: Crew, envs: Envs, spec: LearnerSpec, explore: Exploration | None, reward: str) -> System:
-    """Add the figure's actors, replays and learners, also for Ape-X DPG and Ape-X of SAC."""
+    """Add the figure's actors, replays and learners to the crew. Ape-X DPG and Ape-X of SAC use them too."""
     each = divide_among(c, "replay_workers", "actors", "capacity", "learning_starts")  # c with a replay worker's shares
     network = spec.policy()  # only for its shapes: each worker makes its own network
     queue = RolloutQueue.of(envs, network, c.unroll, c.actors, readers=c.replay_workers)

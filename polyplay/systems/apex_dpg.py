@@ -1,4 +1,5 @@
-"""Ape-X DPG (Horgan et al. 2018, §4.2), Ape-X for real actions: many actors, which add noise; an actor and a critic.
+"""Ape-X DPG (Horgan et al. 2018, §4.2): Ape-X for actions that are real numbers. Many actors add noise to the actions
+of a deterministic policy. Learners train this policy (the actor network) and a critic.
 
 act × actors:      envs ─► copies of μ and Q, noise on actions ─► rollouts with Q as acted ─► RolloutQueue
                              ▲ pulled once per rollout                                           ▼

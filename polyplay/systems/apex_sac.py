@@ -1,4 +1,5 @@
-"""Ape-X of SAC: soft actor-critic with many actors, which draw their actions, and separate replay workers.
+"""Ape-X of SAC: soft actor-critic with many actors, which draw their actions from the policy. Separate workers hold the
+replay buffers.
 
 act × actors:      envs ─► copies of π and Q ─► rollouts with Q as acted ─► RolloutQueue
                              ▲ pulled once per rollout                           ▼

@@ -1,5 +1,6 @@
-"""Asynchronous PPO (Sample Factory, Petrenko et al. 2020): IMPALA's figure (impala.py), PPO's loss, several passes.
-Here each actor has its own copy of the weights; Sample Factory's rollout workers ask policy workers for actions.
+"""Asynchronous PPO (Sample Factory, Petrenko et al. 2020). It has the workers of IMPALA (impala.py), but PPO's loss and
+several passes over each batch. Here each actor has its own copy of the weights. Sample Factory's rollout workers
+instead ask policy workers for actions.
 
 act × actors:  envs ─► own copy of the weights ─► rollouts ─► RolloutQueue ─► learn × learners: epochs × minibatches:
                           ▲                              V-trace by the present weights ─► clipped loss ─► update

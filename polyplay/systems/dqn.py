@@ -1,4 +1,5 @@
-"""DQN (Mnih et al. 2015): a network acts ε-greedily, and learns from batches drawn from a replay of transitions.
+"""DQN (Mnih et al. 2015): a network of action values acts ε-greedily. It learns from batches that are drawn from a
+replay buffer of past transitions.
 
 replica:  envs ─► ε-greedy policy ─► transitions ─► Replay ─► `ratio` draws per step: loss ─► update
                         ▲                                        ▲ target network           │

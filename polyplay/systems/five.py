@@ -1,4 +1,5 @@
-"""OpenAI Five (Berner et al. 2019, figure 2): Rapid. One policy plays every hero, against itself and its past agents.
+"""OpenAI Five (Berner et al. 2019, figure 2), with the paper's training system Rapid. One policy plays every hero. It
+learns by playing against itself and against its past agents.
 
 act × actors:  a table of two teams ─► forward pass ─► rollouts ─► RolloutQueue ─► learn × learners, each: buffer ─►
                  │    ▲          ▲                                                windows at random: PPO ─► AllReduce

@@ -1,5 +1,5 @@
-"""FTW (Jaderberg et al. 2019, figures 1 and 2): a population that plays capture the flag in teams. Each agent learns
-from its own rewards, and copies agents that beat it.
+"""FTW (Jaderberg et al. 2019, figures 1 and 2): a population of agents plays capture the flag in teams. Each agent
+learns from its own rewards, and copies agents that beat it.
 
 act × actors:  a table of four agents ─► own copies of weights ─► rollouts ─► RolloutQueue ─► learn × learners: V-trace
                  │        ▲    ▲                                              on own rewards, auxiliary tasks ─► update

@@ -1,4 +1,5 @@
-"""GA3C (Babaeizadeh et al. 2017, figure 1): one model; predictors serve all agents, trainers change it, lock-free.
+"""GA3C (Babaeizadeh et al. 2017, figure 1): A3C with a single model. Predictors choose the actions of all agents in
+batches. Trainers update the model without a lock.
 
 agents, a process each ─► prediction queue ─► act × predictors: all that are ready, at most 128 ─► their actions
                                                        │ write chunks of at most T transitions

@@ -1,4 +1,5 @@
-"""Gorila (Nair et al. 2015): many DQNs that learn through a parameter server; bundled, or free with --actors.
+"""Gorila (Nair et al. 2015): many DQNs that learn through a parameter server. By default, each learner acts and has its
+own replay buffer (bundled). With --actors, actors, replays and learners are separate workers (free).
 
 bundle × learners:  envs ─► ε-greedy policy ─► transitions ─► Replay ─► draws: loss, unless an outlier ─► gradient
                               ▲ weights, before each rollout and gradient; a target network now and then       │ slices

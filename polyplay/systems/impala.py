@@ -1,4 +1,5 @@
-"""IMPALA (Espeholt et al. 2018, figure 1): decoupled actors and learners, corrected by V-trace.
+"""IMPALA (Espeholt et al. 2018, figure 1): actors and learners are separate workers. Actors may act with older weights
+than the learners' newest, and V-trace corrects for the difference.
 
 act × actors:  envs ─► own copy of the weights ─► rollouts ─► RolloutQueue ─► learn × learners: V-trace ─► update
                           ▲                                                    │
@@ -70,7 +71,7 @@ def build(c: Config, crew: Crew) -> System:
 
 
 def wire_impala(c: Any, crew: Crew, envs: Envs, spec: LearnerSpec) -> System:
-    """Add the figure's actors, queue and learners."""
+    """Add the figure's actors, queue and learners to the crew. Other systems with this figure use them too."""
     actors = c.actors or enough_actors(c, crew, envs, spec)  # 0: as many as keep the learners busy
     network = spec.policy()  # only for its shapes: each worker makes its own network
     queue = RolloutQueue.of(envs, network, c.unroll, actors, slots=c.slots, readers=c.learners)

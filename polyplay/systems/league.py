@@ -1,5 +1,5 @@
-"""A league: agents that learn by playing each other (Jaderberg et al. 2019, figure 1) and past agents, whose weights
-were saved, as in AlphaStar's league (Vinyals et al. 2019).
+"""A league of agents that learn by playing against each other (Jaderberg et al. 2019, figure 1). They also play against
+past agents, whose weights were saved, as in AlphaStar's league (Vinyals et al. 2019).
 
 act × actors:  a table of players ─► own copies of weights ─► rollouts ─► RolloutQueue ─► learn × learners ─► update
                  │        ▲    ▲                                                                                 │
@@ -88,7 +88,7 @@ def build(c: Config, crew: Crew) -> System:
 def wire_league(
     c: Any, crew: Crew, envs: Envs, spec: LearnerSpec, league: League, evolution: Evolution, **given: Any
 ) -> System:
-    """Add the figure's actors, learners and referee, also for FTW. given: more arguments of AgentRollouts."""
+    """Add the figure's actors, learners and referee to the crew, also for FTW. given: more options of AgentRollouts."""
     network = spec.policy()  # only for its shapes: each worker makes its own network
     # each agent has its own slots, of which one is filled while another is read; past agents and bots fill no slot
     queue = RolloutQueue.of(envs, network, c.unroll, c.actors, slots=2, readers=c.agents, per_agent=True)

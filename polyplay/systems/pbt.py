@@ -1,4 +1,5 @@
-"""Population based training of any other system (Jaderberg et al. 2017).
+"""Population based training of any other system (Jaderberg et al. 2017). It trains a population of runs (members). A
+member may copy a better one, and continue with changed hyperparameters.
 
 trainer:  takes the member with the fewest agent steps ─► trains it for `every` of them ─► its score
           ─► if the rule `exploit` names a better one: copy it, `explore` its hyperparameters ─► the next member

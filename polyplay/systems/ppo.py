@@ -1,4 +1,5 @@
-"""PPO: clipped surrogate, several passes over each rollout (Schulman et al. 2017).
+"""PPO: proximal policy optimization (Schulman et al. 2017). Its clipped loss limits how far the policy changes, so
+several passes over each rollout are possible.
 
 replica:  envs ─► policy ─► rollout ─► epochs × minibatches: loss ─► update      one loop, one set of weights
           … × replicas, whose gradients are averaged (all-reduce), so together they are one batch of `lanes`

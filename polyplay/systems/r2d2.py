@@ -1,4 +1,5 @@
-"""R2D2 (Kapturowski et al. 2019): recurrent actors, a prioritized replay of sequences, one learner.
+"""R2D2 (Kapturowski et al. 2019): Q-learning with a recurrent network. Many actors send rollouts to one learner, which
+has a prioritized replay buffer of sequences.
 
 act × actors:  envs ─► own copy of the weights, ε by lane ─► rollouts, with states and Q as acted ─► RolloutQueue
                           ▲ pulled every `pull` steps                                                     ▼

@@ -1,4 +1,5 @@
-"""Rainbow (Hessel et al. 2018): DQN that is double, dueling, categorical, n-step, prioritized and noisy at once.
+"""Rainbow (Hessel et al. 2018): DQN with six improvements at once. It is double, dueling, categorical, n-step,
+prioritized and noisy.
 
 replica:  envs ─► noisy policy ─► transitions ─► Replay, by priority ─► draws: projected distribution, KL ─► update
                        ▲                                ▲ priorities ◄─────────────────┤ target network        │

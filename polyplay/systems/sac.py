@@ -1,4 +1,5 @@
-"""Soft actor-critic (Haarnoja et al. 2018b): an actor keeps its entropy near a target; the lower of two critics counts.
+"""Soft actor-critic (Haarnoja et al. 2018b): the policy (actor) keeps its entropy near a target. By default there are
+two critics, and learning uses the lower of their values.
 
 replica:  envs ─► actor π ─► transitions ─► Replay ─► `ratio` draws per step: critics, actor, temperature ─► update
                     ▲                                   ▲ target critics                                       │

@@ -1,4 +1,5 @@
-"""TD3 (Fujimoto et al. 2018): a deterministic actor, updated half as often as two critics; the lower critic counts.
+"""TD3 (Fujimoto et al. 2018): a deterministic policy (actor) and two critics. The actor is updated half as often as the
+critics. Learning uses the lower of the critics' values.
 
 replica:  envs ─► actor μ + noise ─► transitions ─► Replay ─► `ratio` draws per step: critics; actor now and then
                     ▲                                   ▲ target actor and critics, noise on actions ▼

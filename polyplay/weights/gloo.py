@@ -41,9 +41,11 @@ def join_group(place: tuple[str, int], name: str, rank: int, replicas: int) -> A
 
 
 class GlooReplica(OpenUpdate):
-    """Update of replicas on several machines, in three rounds of messages to all. The first message has sums, buffers
-    and the gradient of the receiver's part; the second the squared norm of the sender's part; the third that part's new
-    weights. Optimizer statistics of a part are sent only when all replicas save, so a run that fails cannot save.
+    """Update of replicas (learners with equal weights) on several machines, in three rounds of messages to all.
+
+    The first message has sums, buffers and the gradient of the receiver's part of the weights. The second has the
+    squared norm of the sender's part. The third has that part's new weights. Optimizer statistics of a part are sent
+    only when all replicas save, so a run that fails cannot save.
     """
 
     def __init__(self, reduce: AllReduce, ctx: WorkerContext, vector: FlatParams, place: tuple[str, int]):
@@ -66,7 +68,7 @@ class GlooReplica(OpenUpdate):
         return self._meet(sums, [x[:_SUMS].clone() for x in self.sent])
 
     def _meet(self, sums: Sums, messages: Sequence[Tensor]) -> Agree:
-        """Send each replica its message, which begins with `sums`; return the totals of all replicas' sums."""
+        """Send each replica its message, which begins with `sums`. Return the totals of all replicas' sums."""
         own = np.zeros(_SUMS, np.float32)
         as_doubles(own)[: len(sums)] = sums
         for message in messages:
@@ -124,7 +126,7 @@ class GlooReplica(OpenUpdate):
         yield
 
     def _wait(self, works: Sequence[Any]) -> Generator[None, None, None]:
-        """Wait until gloo's threads have done these works."""
+        """Wait until gloo's threads have finished the operations `works`."""
         before = time.perf_counter()
         try:
             for work in works:
@@ -143,7 +145,7 @@ class GlooReplica(OpenUpdate):
         self.waited += time.perf_counter() - before
 
     def _tell_lost(self) -> NoReturn:
-        """Raise WorkerLost, which blames another replica, unless the run halts within PARTING seconds."""
+        """Raise WorkerLost, which blames another replica, or Closed if the run halts within PARTING seconds."""
         until = time.monotonic() + PARTING
         while time.monotonic() < until:
             self.ctx.control.check()

@@ -1,4 +1,6 @@
-"""Optimizers by name. RMSProp has four flavors; a paper's ε suits only that flavor. first g: initial mean square.
+"""Optimizers by name. RMSProp has four flavors, and a paper's ε suits only that paper's flavor.
+
+"first g" is the initial value of the mean square of gradients.
 
 name           first g  ε             used by
 rmsprop_tf     1        inside √      TensorFlow 1: baselines' A2C, GA3C, IMPALA
@@ -42,11 +44,11 @@ Number = np.float32
 
 
 class OwnOptimizer(torch.optim.Optimizer, ABC):
-    """Base of Polyplay's optimizers: updates parameters one by one, with a state that exists before the first step."""
+    """Base of Polyplay's optimizers. They update parameters one by one. Their state exists before the first step."""
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
-        """Update every parameter. Gradients do not change."""
+        """Update every parameter. Gradients stay unchanged."""
         for group in self.param_groups:
             for p in group["params"]:
                 self.update(p, p.grad, self.state[p], group)
@@ -69,7 +71,7 @@ class OwnOptimizer(torch.optim.Optimizer, ABC):
 
 
 def in_one_pass(*tensors: Tensor) -> bool:
-    """Tell whether to update in one pass: many float32 numbers on a CPU, in contiguous tensors."""
+    """Tell whether to update in one pass over memory: for many float32 numbers on a CPU, in contiguous tensors."""
     plain = (x.device.type == "cpu" and x.dtype == torch.float32 and x.is_contiguous() for x in tensors)
     return tensors[0].numel() > FEW and all(plain)
 
@@ -82,7 +84,9 @@ BETA2 = 0.999
 
 
 class Adam(OwnOptimizer):
-    """Torch's fused Adam, by a direct call of its kernel. State "step", "exp_avg", "exp_avg_sq", as in torch."""
+    """Torch's fused Adam, without the overhead of torch.optim: the kernel is called directly. The state has "step",
+    "exp_avg" and "exp_avg_sq", as in torch.
+    """
 
     def __init__(self, params: Iterable[Tensor], lr: float, eps: float, betas: tuple[float, float]):
         super().__init__(params, {"lr": lr, "eps": eps, "betas": betas})
@@ -107,8 +111,10 @@ class Adam(OwnOptimizer):
 
 @dataclass(frozen=True)
 class OptimizerPart:
-    """`size` consecutive weights of the vector, with `rate` times the optimizer's learning rate and a step at every
-    `every`-th update.
+    """Settings of a part of the weights, `size` consecutive numbers of the vector.
+
+    rate: factor of the optimizer's learning rate for this part.
+    every: the part takes a step at every `every`-th update.
     """
 
     size: int
@@ -117,7 +123,9 @@ class OptimizerPart:
 
 
 def parts_of(network: torch.nn.Module, **parts: tuple[float, int]) -> tuple[OptimizerPart, ...]:
-    """Return the parts of a network's weights; () if all are (1, 1). parts: child → (rate, every), else (1, 1)."""
+    """Return the parts of a network's weights that have separate settings. If all settings are (1, 1), return ().
+    parts: (rate, every) of a child module, by the child's name. Other children have (1, 1).
+    """
     found = list[OptimizerPart]()
     for name, x in network.named_parameters():
         own = OptimizerPart(x.numel(), *parts.get(name.partition(".")[0], (1.0, 1)))
@@ -128,7 +136,10 @@ def parts_of(network: torch.nn.Module, **parts: tuple[float, int]) -> tuple[Opti
 
 
 class PartsAdam(Adam):
-    """Adam in parts, each with its learning rate and period. A part's step number counts that part's updates."""
+    """Adam for weights in parts, each with its own learning rate and period.
+
+    The step number of a part counts that part's updates.
+    """
 
     def __init__(self, params: Iterable[Tensor], parts: tuple[OptimizerPart, ...], **given: Any):
         self.parts = parts
@@ -150,14 +161,15 @@ class PartsAdam(Adam):
 
 
 class ClippedAdam(Adam):
-    """Adam (Kingma & Ba 2015) with the per-parameter clip of OpenAI Five (Berner et al. 2019, appendix C). For a
-    gradient Δ, per element, from m = v = 0, at step t:
+    """Adam (Kingma & Ba 2015) with the per-parameter clip of OpenAI Five (Berner et al. 2019, appendix C).
+
+    For a gradient Δ, per element, from m = v = 0, at step t:
 
     v ← β₂·v + (1 − β₂)·Δ², v̂ = v/(1 − β₂ᵗ): by the unclipped gradient
     m ← β₁·m + (1 − β₁)·clamp(Δ, ±5·√v̂), m̂ = m/(1 − β₁ᵗ)
     θ ← θ − lr·m̂/(√v̂ + ε)
 
-    v includes the newest gradient. So with β₂ = 0.999, no gradient is clipped in the first 25 steps, and later clipping
+    v includes the newest gradient. So with β₂ = 0.999, no gradient is clipped in the first 25 steps. Later, clipping
     leaves at least 0.158 of a gradient. On a CPU, an update is one pass over memory.
     """
 
@@ -179,7 +191,9 @@ ClippedAdamRule = tuple[Number, Number, Number, Number, Number, Number, Number]
 
 @compiled
 def clipped_adam(p: Array, grad: Array, mean: Array, square: Array, rule: ClippedAdamRule) -> None:
-    """Update θ, m, v by Δ, [n] float32, in place. rule: lr/(1 − β₁ᵗ), β₁, 1 − β₁, β₂, 1 − β₂, 1/√(1 − β₂ᵗ), ε."""
+    """Take a step of ClippedAdam on arrays: update θ, m and v by Δ in place, each float32 [n]. rule: lr/(1 − β₁ᵗ), β₁,
+    1 − β₁, β₂, 1 − β₂, 1/√(1 − β₂ᵗ), ε.
+    """
     rate, beta1, rest1, beta2, rest2, correction, eps = rule
     for i in range(p.size):
         delta = grad[i]
@@ -230,11 +244,12 @@ class SGD(OwnOptimizer):
 class RMSProp(OwnOptimizer):
     """RMSProp of every flavor, and AdaGrad. For a gradient Δ, per element:
 
-    g ← α·g + (1 − α)·Δ², g starting at `g0`; with `sums` (AdaGrad) g ← g + Δ², and α is ignored
-    u = Δ/√(g + ε) if `eps_inside` else Δ/(√g + ε)
-    `centered`: m ← α·m + (1 − α)·Δ from 0, and max(g − m², 0) instead of g: for a constant gradient, g − m² may be a
-    rounding error below −ε
+    g ← α·g + (1 − α)·Δ², with g starting at `g0`. With `sums` (AdaGrad), g ← g + Δ², and α is ignored.
+    u = Δ/√(g + ε) if `eps_inside`, else Δ/(√g + ε).
     θ ← θ − lr·u
+
+    With `centered`, m ← α·m + (1 − α)·Δ from 0, and max(g − m², 0) replaces g. The maximum is needed because for a
+    constant gradient, g − m² may be a rounding error below −ε.
 
     The state ("mean", "square") exists before the first step and is updated in place, so it can be in shared memory. On
     a CPU, an update is one pass over memory.
@@ -276,7 +291,9 @@ Rule = tuple[Number, Number, Number, Number, Number]  # learning rate, α, 1 −
 
 @compiled
 def rmsprop(p: Array, grad: Array, square: Array, rule: Rule) -> None:
-    """Update θ and g by Δ, [n] float32, in place: g ← α·g + (1 − α)·Δ², θ ← θ − lr·Δ/(√(g + inside) + outside)."""
+    """Take a step of RMSProp on arrays: update θ and g by Δ in place, each float32 [n]. g ← α·g + (1 − α)·Δ², θ ← θ −
+    lr·Δ/(√(g + inside) + outside).
+    """
     lr, alpha, rest, inside, outside = rule
     for i in range(p.size):
         delta = grad[i]
@@ -287,7 +304,9 @@ def rmsprop(p: Array, grad: Array, square: Array, rule: Rule) -> None:
 
 @compiled
 def rmsprop_centered(p: Array, grad: Array, mean: Array, square: Array, rule: Rule) -> None:
-    """Do the same as `rmsprop` with m ← α·m + (1 − α)·Δ [n] and max(g − m², 0) instead of g."""
+    """Take a step of centered RMSProp on arrays. It is like `rmsprop`, with m ← α·m + (1 − α)·Δ, and max(g − m², 0)
+    instead of g.
+    """
     lr, alpha, rest, inside, outside = rule
     for i in range(p.size):
         delta = grad[i]
@@ -299,7 +318,9 @@ def rmsprop_centered(p: Array, grad: Array, mean: Array, square: Array, rule: Ru
 
 
 def _update_rmsprop_in_one_pass(p: Tensor, grad: Tensor, state: State, group: Group, team: ThreadPool | None) -> None:
-    """Update in one pass over memory. team: threads that divide the weights; results are bitwise the same."""
+    """Update in one pass over memory. team: threads that divide the weights. The results are bitwise the same without
+    them.
+    """
     eps, mean = group["eps"], [state["mean"]] if group["centered"] else []
     where = (eps, 0.0) if group["eps_inside"] else (0.0, eps)
     rule = tuple(np.float32(x) for x in (group["lr"], *_weights(group), *where))
@@ -316,7 +337,7 @@ SIGNATURE = "module:callable, a function of ([parameter], lr=RATE) that returns 
 
 
 class FirstValues(dict[str, Any]):
-    """Optimizer state of a parameter. `first` keeps the first value that was set for each name."""
+    """Optimizer state of a parameter. The dict `first` keeps the first value that was set for each name."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -329,7 +350,7 @@ class FirstValues(dict[str, Any]):
 
 def begin_own(make: Make, parameter: Tensor, lr: float) -> torch.optim.Optimizer:
     """Make a user's optimizer of one parameter, with its state before the first step. Torch's optimizers make this
-    state in the first step, so here an optimizer of a zero parameter takes that step, with a zero gradient.
+    state in the first step. So here, an optimizer of a zero parameter takes that step, with a zero gradient.
     """
     twin = torch.nn.Parameter(torch.zeros_like(parameter))
     twin.grad, state = torch.zeros_like(twin), FirstValues()
@@ -343,7 +364,9 @@ def begin_own(make: Make, parameter: Tensor, lr: float) -> torch.optim.Optimizer
 
 
 def try_own(make: Make, title: str) -> tuple[str, ...]:
-    """Return the names of the statistics that a user's optimizer keeps per weight. Raises UserError: not usable."""
+    """Try a user's optimizer, and return the names of the statistics that it keeps per weight. Raises UserError if the
+    optimizer is not usable.
+    """
     try:
         state = optimizer_state(begin_own(make, torch.nn.Parameter(torch.zeros(4)), 0.0))
     except UserError:
@@ -361,12 +384,13 @@ def try_own(make: Make, title: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class OptimizerSpec:
-    """An optimizer by name (NAMES), module:callable or callable. clip: bound of the global norm of the (averaged)
-    gradient; 0: off. A callable gets ([parameter], lr=RATE), where the parameter is the vector of all weights. It
-    returns a torch.optim.Optimizer; the `lr` of its group is set before each step. With a callable, of the other fields
-    only `clip` is used.
+    """Description of an optimizer, by name (NAMES), module:callable or callable.
 
-    Raises UserError: the name is unknown, or a callable returns something else.
+    clip: bound of the global norm of the (averaged) gradient. 0: no bound.
+    A callable gets ([parameter], lr=RATE), where the parameter is the vector of all weights. It returns a
+    torch.optim.Optimizer. The `lr` of this optimizer's group is set before each step. With a callable, only `clip` is
+    used of the other fields.
+    Raises UserError if the name is unknown, or if a callable returns something else.
     """
 
     name: str | Make = "adam"
@@ -396,7 +420,7 @@ class OptimizerSpec:
 
     @property
     def title(self) -> str:
-        """Name of the optimizer or the callable."""
+        """Name of the optimizer or of the callable."""
         return user_modules.title(self.name)
 
     @property
@@ -417,7 +441,7 @@ class OptimizerSpec:
 
 
 def optimizer_state(optimizer: torch.optim.Optimizer) -> State:
-    """Return the state of an optimizer of one parameter: the tensors themselves, not copies."""
+    """Return the state of an optimizer that has one parameter. The tensors are the optimizer's own, not copies."""
     state: State = optimizer.state[optimizer.param_groups[0]["params"][0]]
     return state
 
@@ -428,9 +452,9 @@ def optimizer_state(optimizer: torch.optim.Optimizer) -> State:
 def pure_step(
     spec: OptimizerSpec, weights: Tensor, grad: Tensor, state: Sequence[Tensor], rate: Tensor
 ) -> tuple[Tensor, list[Tensor], Tensor]:
-    """Clip a gradient [W], take a step, and return the new weights [W], the new state and the norm before the clip [].
-
-    state: the tensors of `optimizer_state`, in that order; rate: []. A gradient that is not finite changes nothing.
+    """Clip a gradient [W] and take a step, as a pure function of tensors. Return the new weights [W], the new state,
+    and the norm before the clip []. A gradient that is not finite changes nothing. state: the tensors of
+    `optimizer_state`, in that order. rate: the learning rate, [].
     """
     norm = torch.linalg.vector_norm(grad)
     if spec.clip:
@@ -496,9 +520,8 @@ def _pure_sgd(
 
 
 def load_state(optimizer: torch.optim.Optimizer, saved: State) -> None:
-    """Copy a saved state into the tensors of an optimizer of one parameter; shared tensors stay shared.
-
-    Raises ValueError: `saved` is from another kind of optimizer, or of another shape.
+    """Copy a saved state into the tensors of an optimizer of one parameter. Shared tensors stay shared. Raises
+    ValueError if `saved` is from another kind of optimizer, or of another shape.
     """
     ours = optimizer_state(optimizer)
     if _shapes(saved) != _shapes(ours):
@@ -508,14 +531,14 @@ def load_state(optimizer: torch.optim.Optimizer, saved: State) -> None:
 
 
 def set_step(optimizer: torch.optim.Optimizer, count: int) -> None:
-    """Set Adam's count of steps; other optimizers have none."""
+    """Set Adam's count of steps. Other optimizers have no such count."""
     if (step := optimizer_state(optimizer).get("step")) is not None:
         step.fill_(count)
 
 
 def share_statistics(optimizer: torch.optim.Optimizer, memory: Tensor, fill: bool) -> None:
     """Move the statistics of an optimizer of one parameter to `memory` [n, weights], which other optimizers may share.
-    fill: write the statistics into `memory`; otherwise use the contents of `memory`.
+    fill: whether to write the statistics into `memory`. Otherwise, the contents of `memory` become the statistics.
     """
     state = optimizer_state(optimizer)
     for name, row in zip([k for k, x in state.items() if x.ndim], memory, strict=True):
@@ -525,9 +548,9 @@ def share_statistics(optimizer: torch.optim.Optimizer, memory: Tensor, fill: boo
 def slice_statistics(
     whole: torch.optim.Optimizer, make: Callable[[torch.nn.Parameter], torch.optim.Optimizer], at: slice
 ) -> torch.optim.Optimizer:
-    """Make an optimizer of the part `at` of the weights of `whole`, which has one flat parameter and shared statistics.
-    The two optimizers share weights, statistics and the count of steps. make: makes an optimizer of the same kind. The
-    caller sets the part's gradient.
+    """Make an optimizer for the part `at` of the weights of the optimizer `whole`. `whole` has one flat parameter and
+    shared statistics. The two optimizers share weights, statistics and the count of steps. The caller sets the part's
+    gradient. make: makes an optimizer of the same kind as `whole`.
     """
     parameter = torch.nn.Parameter(whole.param_groups[0]["params"][0].data[at])
     made = make(parameter)

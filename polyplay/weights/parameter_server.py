@@ -1,11 +1,13 @@
-"""Gorila's parameter server: shared memory, learners' ends, and the workers of the parts (Nair et al. 2015).
+"""Gorila's parameter server (Nair et al. 2015): workers that hold parts of the weights and apply the learners'
+gradients.
 
-The weights are one vector in parts ("shards"). Each part has a worker that applies incoming gradients, with its own
-count of updates and its own optimizer statistics.
+The weights are one vector, divided into parts ("shards"). Each part has a worker process that applies incoming
+gradients, with its own count of updates and its own optimizer statistics.
 
-A learner pulls the parts, each at its own version, and computes a gradient. The learner writes each part's slice of the
-gradient to a slot for that part, with the part's version; a ParameterShard applies the slice. A learner does not wait
-for others' rollouts, only until its last gradient was taken from a slot.
+A learner pulls the parts, each at its own version, and computes a gradient. For each part, the learner writes the
+part's slice of the gradient to a slot (shared memory of one learner and part), with the part's version. A
+ParameterShard applies the slice. A learner does not wait for others' rollouts, but only until its last gradient was
+taken from a slot.
 """
 
 from __future__ import annotations
@@ -41,15 +43,17 @@ LAGS = 64  # bins of the histogram of gradients' staleness; the last bin also co
 
 
 class ParameterServer(update.SharedWeights):
-    """One vector and one set of optimizer statistics in `shards` parts, with a worker (`serve_parameters`) for each.
+    """Shared weights in `shards` parts, with a worker (`serve_parameters`) for each part, which applies gradients to
+    it.
 
-    weights, size: number of parameters and length of the whole vector (params.param_sizes). Floating buffers belong to
-    the last part, which averages the learners' buffers. workers: most learners. stale: a shard drops a gradient whose
-    weights are more than `stale` of the *shard's* updates old; 0: a shard drops none. Gradients are clipped by their
-    own global norm. Learner 0 provides the first weights.
+    weights, size: number of parameters, and length of the whole vector (params.param_sizes). Floating buffers belong to
+        the last part, which averages the learners' buffers.
+    workers: largest number of learners. Learner 0 provides the first weights.
+    stale: a part's worker drops a gradient whose weights are more than `stale` of the *part's* updates old. 0: none is
+        dropped. Gradients are clipped by their own global norm.
 
     Actors use this class like Params (`wait`, `pull`, `publish`), but there are no rounds: actors never wait for
-    learning. Raises UserError: `shards` is not from 1 to `weights`.
+    learning. Raises UserError if `shards` is not from 1 to `weights`.
     """
 
     pauses = True
@@ -82,7 +86,7 @@ class ParameterServer(update.SharedWeights):
         return f"{self.weights:,} weights, in {self.shards} parts, each with its version"
 
     def describe(self) -> list[str]:
-        """Return the diagram's lines about one worker that serves a part."""
+        """Return the lines of a diagram about one worker that serves a part."""
         most = max(p.stop - p.start for p in self.parts)
         rows = [f"part    {most:,} weights, {self.optim.title}'s {', '.join(self.optim.statistics)}"]
         return rows + [f"drops   gradients more than {self.stale} of its updates old"] * bool(self.stale)
@@ -105,7 +109,7 @@ class ParameterServer(update.SharedWeights):
         return self.counts.ready
 
     def pull(self, vector: FlatParams, have: int = -1) -> int:
-        """Copy the newest weights into `vector` unless `have` is their version. Return their version."""
+        """Copy the newest weights into `vector`, unless `have` is their version. Return their version."""
         self.check()
         if self.counts.version == have:
             return have
@@ -117,13 +121,13 @@ class ParameterServer(update.SharedWeights):
     # ------------------------------------------------------------------------------------------------ parts
 
     def fetch(self, vector: FlatParams, versions: np.ndarray) -> np.ndarray:
-        """Copy into `vector` each part whose version differs from `versions` [shards]; update `versions` in place."""
+        """Copy each part into `vector` whose version differs from `versions` [shards]. Update `versions` in place."""
         for k in np.flatnonzero(self.shard[:, VERSION] != versions):
             versions[k] = self.newest[k].read(vector.flat[self.parts[k]], self.check)
         return versions
 
     def fill(self, vector: FlatParams, versions: list[int], version: int, learnt: float) -> None:
-        """Write the first weights and start the shards, as worker 0. Statistics must already be in place."""
+        """Write the first weights and start the parts' workers, as worker 0. Statistics must already be in place."""
         for part, newest, of_part in zip(self.parts, self.newest, versions, strict=True):
             newest.write(vector.flat[part], of_part)
         self.shard[:, VERSION], self.shard[:, FILLED] = versions, 1
@@ -139,19 +143,22 @@ class ParameterServer(update.SharedWeights):
         return self._bells[shard]
 
     def reply(self, worker: int) -> Semaphore:
-        """Return the semaphore ("bell") for which a learner waits."""
+        """Return the semaphore ("bell") on which a learner waits for the parts' workers."""
         return self._bells[self.shards + worker]
 
     def held(self, number: int) -> np.ndarray:
-        """Return bool [shards]: whether a part cannot change while HOLD is `number`. The part's shard must be idle or,
-        on another machine, have paused for `number`; then the shard's last changes have arrived here.
+        """Return for each part, as bool [shards], whether it cannot change while HOLD is `number`.
+
+        The part's worker must be idle. If it is on another machine, it must have paused for `number`, because then its
+        last changes have arrived here.
         """
         elsewhere = [self.bell(k).relayed is not None for k in range(self.shards)]
         return np.where(elsewhere, self.shard[:, HELD] == number, self.shard[:, BUSY] == 0)
 
     def crossing(self) -> Crossing:
-        """Return the flows: slices of gradients to shards, parts of weights to learners, and, between learner 0 and
-        each shard, the initial state and the state for checkpoints. The header is last, because shards act on it.
+        """Return the flows (data sent between machines). These are slices of gradients to shards, parts of weights to
+        learners, and, between learner 0 and each shard, the initial state and the state for checkpoints. The header is
+        last, because shards act on it.
         """
         flows: list[Flow] = []
         learners = [End("update", w) for w in range(self.workers)]
@@ -187,7 +194,7 @@ class ParameterServer(update.SharedWeights):
 
 
 class PartFlow(Flow):
-    """Flow of the newest version of one part of the weights."""
+    """Sends the newest version of one part of the weights to other machines."""
 
     def __init__(self, server: ParameterServer, k: int):
         super().__init__(End("server", k), [End("update", ANY), End("params", ANY)])
@@ -209,7 +216,7 @@ class PartFlow(Flow):
 
 
 class _Server(update.OpenUpdate):
-    """A learner's end of a parameter server, which pulls weights and writes gradients to the learner's slots."""
+    """A learner's access to a parameter server: pulls weights, and writes gradients to the learner's slots."""
 
     def __init__(self, server: ParameterServer, ctx: WorkerContext, vector: FlatParams):
         super().__init__(server, ctx, vector, server.counts.of(ctx.index))
@@ -251,7 +258,7 @@ class _Server(update.OpenUpdate):
                 self.waited += time.perf_counter() - before
 
     def _write(self, k: int, gradient: np.ndarray, buffers: np.ndarray, rate: float) -> bool:
-        """Write to slot k, with WRITTEN last, so that a killed writer has no effect. False: the slot is not free."""
+        """Write slot k, with WRITTEN last, so that a killed writer has no effect. Return False if it is not free."""
         marks, part = self.marks[k], self.server.parts[k]
         if marks[WRITTEN] != marks[TAKEN]:
             return False
@@ -267,7 +274,7 @@ class _Server(update.OpenUpdate):
 
     @contextlib.contextmanager
     def writers_paused(self) -> Iterator[None]:
-        """Pause all shards within this context, and first pull the weights of all parts."""
+        """Pause all parts' workers within this context. First pull the weights of all parts."""
         head, server = self.server.head, self.server
         head[HOLD] |= 1  # an odd number stays odd, in a nested context
         memory_barrier()
@@ -322,7 +329,7 @@ class _Server(update.OpenUpdate):
 
 
 def serve_parameters(ctx: WorkerContext, *, server: ParameterServer) -> Iterator[None]:
-    """Serve part `ctx.index` of a server until the run ends."""
+    """Run the worker of part `ctx.index` of a parameter server until the run ends."""
     bell = server.bell(ctx.index)
     while not server.counts.ready:
         bell.wait(ctx.patience)
@@ -341,7 +348,7 @@ def serve_parameters(ctx: WorkerContext, *, server: ParameterServer) -> Iterator
 
 
 class ParameterShard:
-    """Weights, optimizer statistics and update count of one part, which only the part's worker writes."""
+    """Applies gradients to one part of the weights. Only the part's worker writes this part's numbers and counts."""
 
     def __init__(self, server: ParameterServer, k: int):
         part, self.newest = server.parts[k], server.newest[k]
@@ -358,7 +365,9 @@ class ParameterShard:
         self.averaged = set[int]()  # learners whose floating buffers were averaged so far
 
     def sweep(self) -> int:
-        """Process the pending gradients and return their number; 0 while a learner reads all parts (writers_paused)."""
+        """Apply or drop all pending gradients, and return their number. It is 0 while a learner reads all parts
+        (writers_paused).
+        """
         server, head = self.server, self.server.head
         while self.bell.wait(0.0):
             pass
@@ -387,7 +396,9 @@ class ParameterShard:
         return len(waiting)
 
     def _take(self, w: int, first: bool) -> None:
-        """Apply learner `w`'s gradient, unless it is too old. first: this sweep has not applied any gradient before."""
+        """Apply the gradient of learner `w`, unless it is too old. first: whether it is the first that this sweep
+        applies.
+        """
         lag = self.version - int(self.slots[w, BASE])
         self.lags[min(lag, LAGS - 1)] += 1
         self.counters[LAG_SUM] += lag
@@ -408,8 +419,10 @@ class ParameterShard:
         self.counters[APPLIED] += 1
 
     def _average(self, w: int, of: int, into: int) -> None:
-        """Average learner `w`'s floating buffers with the server's: an average of such statistics is a valid statistic
-        (nets.policy). A sum of the learners' changes is not, since each learner began at 0 while its replay filled.
+        """Average the floating buffers of learner `w` with the server's.
+
+        An average of such statistics is a valid statistic (nets.policy). A sum of the learners' changes is not, because
+        each learner began at 0 while its replay filled.
         """
         self.averaged.add(w)
         copies, gradient, n = self.server.copies, self.server.gradient, len(self.averaged)

@@ -1,10 +1,8 @@
-"""Weights as one vector: views, versions, snapshots.
+"""Weights of an agent as one vector in memory, and their exchange between workers: versions, snapshots, caches.
 
 The current weights of one agent are one vector. A module's tensors are views of it, and any worker may read a versioned
-copy.
-
-vector = [parameters | floating buffers]. Optimizers see one flat Parameter (the first part) and one flat gradient.
-Publishing, pulling, checkpoints and averages over replicas contain both parts.
+copy. vector = [parameters | floating buffers]. Optimizers see one flat Parameter (the first part) and one flat
+gradient. Publishing, pulling, checkpoints and averages over replicas contain both parts.
 """
 
 from __future__ import annotations
@@ -31,19 +29,21 @@ from polyplay.weights.optimizers import load_state, optimizer_state
 
 
 class SharedArrays(Closable, Edge):
-    """Weights, or gradients, in shared memory."""
+    """Base of classes of arrays in shared memory, such as weights or gradients, that several workers use."""
 
     memory: ClassVar[str] = "weights"
     patience = 0.02  # seconds of a wait before other workers get their turn; 0 if all run in one thread
 
 
 class TwoCopies:
-    """Two copies of a vector in shared memory. Readers read the newest whole copy. The only writer fills the other
-    copy, and marks the begin and end of writing. So a reader detects a mix of two versions, and reads again.
+    """Two copies of a vector in shared memory, so that readers always find a whole version.
+
+    Readers read the newest whole copy. The only writer fills the other copy, and marks the begin and end of writing. So
+    a reader detects a mix of two versions, and reads again.
     """
 
     def __init__(self, cells: np.ndarray, copies: np.ndarray):
-        """cells: int64 [5], zeros at first; copies: float32 [2, n]."""
+        """cells: int64 [5], zeros at first. copies: float32 [2, n]."""
         self._active, self._begun, self._done = cells[:1], cells[1:3], cells[3:5]
         self._copies = [torch.from_numpy(copy) for copy in copies]
 
@@ -53,12 +53,12 @@ class TwoCopies:
         return int(self._active[0])
 
     def begin(self, version: int) -> None:
-        """Mark the copy that is not active as being written, with `version` or a later version."""
+        """Mark the copy that is not active as being written. The version is `version` or a later one."""
         self._begun[1 - self.active] = version + 1  # + 1: zero means never written
         memory_barrier()
 
     def end(self, version: int) -> None:
-        """Mark the copy that is not active as whole and newest; it becomes active."""
+        """Mark the copy that is not active as whole and newest, so that it becomes the active copy."""
         into = 1 - self.active
         self._begun[into] = version + 1
         memory_barrier()
@@ -72,7 +72,9 @@ class TwoCopies:
 
     @torch.no_grad()
     def read(self, into: Tensor, check: Callable[[], None]) -> int:
-        """Copy the newest whole copy into `into`; return the version. check: called before each try; may raise."""
+        """Copy the newest whole copy into `into`. Return its version. check: function that is called before each try
+        and may raise.
+        """
         while True:
             check()
             at = self.active
@@ -94,8 +96,10 @@ NetworkOrFactory = nn.Module | PolicyFactory
 
 
 def param_sizes(of: NetworkOrFactory) -> tuple[int, int]:
-    """Return the lengths of a network's gradient (parameters) and of its vector (parameters and floating buffers). of:
-    the network, or its factory. Raises UserError: it is neither.
+    """Return the length of a network's gradient (parameters), and of its vector (parameters and floating buffers).
+
+    of: the network, or its factory.
+    Raises UserError if it is neither.
     """
     module = of() if isinstance(of, PolicyFactory) else of
     if not isinstance(module, nn.Module):
@@ -111,15 +115,16 @@ Named = list[tuple[str, torch.Tensor]]
 
 
 def _buffers(module: nn.Module) -> tuple[Named, Named]:
-    """Return the floating buffers in float32, and those in float64."""
+    """Return two lists: the floating buffers in float32, and those in float64."""
     floating = [(k, b) for k, b in module.named_buffers() if b.is_floating_point()]
     doubles = [(k, b) for k, b in floating if b.dtype == torch.float64]
     return [(k, b) for k, b in floating if b.dtype != torch.float64], doubles
 
 
 def named_views(module: nn.Module, weights: torch.Tensor, buffers: torch.Tensor) -> dict[str, torch.Tensor]:
-    """Return a module's parameters and floating buffers by name, as views of the vector's two parts, `weights` and
-    `buffers`. float64 numbers begin at even indices of the vector.
+    """Return a module's parameters and floating buffers by name, as views of the vector.
+
+    weights, buffers: the vector's two parts. float64 numbers begin at even indices of the vector.
     """
     singles, doubles = _buffers(module)
     at = len(buffers) - 2 * sum(b.numel() for _, b in doubles)
@@ -140,21 +145,21 @@ def as_doubles(numbers: torch.Tensor | np.ndarray) -> Any:
 
 
 def module_nbytes(module: nn.Module) -> int:
-    """Return the number of bytes of a module's parameters and buffers."""
+    """Return how many bytes a module's parameters and buffers take."""
     return sum(x.numel() * x.element_size() for x in (*module.parameters(), *module.buffers()))
 
 
 class FlatParams:
-    """Flat tensors, of which all parameters, gradients and floating buffers of a module become views.
+    """Joins all weights of a module in one flat tensor. Parameters, gradients and floating buffers become views of flat
+    tensors.
 
-    Zero gradients in place (`zero_grad`); never set them to None. Don't move the module afterward (`.to`).
-
+    Zero gradients in place (`zero_grad`), and never set them to None. Don't move the module afterward (`.to`).
     memory: float32 [size], an array, or a tensor on the module's device, to hold the weights. Several modules may share
-    a memory, each with its own gradient (a shared module would share `.grad` too, and trip autograd's version counter).
-    write: write the module's weights into the memory; otherwise the module takes the memory's contents. grad: float32
-    [weights or more], to hold the gradient of a module on a CPU.
-
-    doubles: index of the vector at which float64 buffers begin; without such buffers, the vector's length.
+        a memory, each with its own gradient. (A shared module would share `.grad` too, and trip autograd's version
+        counter.)
+    write: whether to write the module's weights into the memory. Otherwise the module takes the memory's contents.
+    grad: float32 [weights or more], to hold the gradient of a module on a CPU.
+    doubles: index of the vector at which float64 buffers begin. Without such buffers, it is the vector's length.
     """
 
     def __init__(
@@ -198,7 +203,7 @@ class FlatParams:
         self.grad.zero_()
 
     def read(self) -> np.ndarray:
-        """Return the vector, float32 [size]: on a CPU, a view of it, else a copy."""
+        """Return the vector, float32 [size]. On a CPU it is a view of the vector, else a copy."""
         return self._host if self._host is not None else self.flat.cpu().numpy()
 
     def write(self, vector: np.ndarray) -> None:
@@ -207,7 +212,9 @@ class FlatParams:
 
 
 def buffers_in(flat: Any, weights: int, doubles: int) -> list[Any]:
-    """Return a vector's floating buffers, as views: those in float32, and, from index `doubles`, those in float64."""
+    """Return views of a vector's floating buffers: first those in float32, then those in float64, which begin at
+    `doubles`.
+    """
     return [flat[weights:doubles], as_doubles(flat[doubles:])]
 
 
@@ -229,11 +236,12 @@ WAITS, PACED = 1, 2  # a reader waits for any weights; for the weights of a roun
 
 
 class Params(SharedArrays):
-    """Versioned weights: one worker writes, up to `readers` workers read, and no reader uses a mix of two versions.
+    """Published weights of an agent, with a version. One worker writes them, and up to `readers` workers read them.
 
-    There are two copies in shared memory; the writer fills the copy that readers do not use (TwoCopies). `version`
-    counts optimizer updates; rows store the version that acted, from which the lag is computed. `round` is the number
-    for which actors with a limited `--lag` wait.
+    No reader uses a mix of two versions. There are two copies in shared memory, and the writer fills the copy that
+    readers do not use (TwoCopies). `version` counts optimizer updates. Rows store the version that acted, from which
+    the lag (age of the weights in updates) is computed. `round` is the number for which actors with a limited `--lag`
+    wait.
     """
 
     LOCAL = ("_newest", "_locked")
@@ -279,7 +287,7 @@ class Params(SharedArrays):
         round: int,  # noqa: A002 - the design's word
         learnt: np.ndarray | None = None,
     ) -> None:
-        """Publish these weights. `learnt`: number of each reader's rollouts that the weights were trained on."""
+        """Publish these weights. learnt: how many rollouts of each reader the weights were trained on."""
         if not self._locked:
             self._locked = True
             page_lock(self.block, vector.flat.device)
@@ -287,14 +295,14 @@ class Params(SharedArrays):
         self.announce(version, round, learnt)
 
     def announce(self, version: int, round: int, learnt: np.ndarray | None = None) -> None:  # noqa: A002
-        """Announce a version that is completely written."""
+        """Tell readers about a version that is completely written."""
         self._head[_VERSION], self._head[_ROUND] = version, round
         if learnt is not None:
             self._learnt[:] = learnt  # written last, since readers that wait for it then pull that version
         self._wake()
 
     def ask(self) -> None:
-        """Ask the learner to publish at its next update."""
+        """Ask the learner to publish its weights at its next update."""
         self._head[_ASKED] = self._head[_ANSWERED] + 1
 
     def answer(self, vector: FlatParams, version: int) -> None:
@@ -311,13 +319,19 @@ class Params(SharedArrays):
         return bool(self._waiting[readers].all())
 
     def stay(self, readers: slice, learnt: np.ndarray) -> None:
-        """Let these readers continue, since no newer weights will come of their rollouts so far (`learnt`: counts)."""
+        """Let these readers continue, because no newer weights will come of their rollouts so far.
+
+        learnt: number of each reader's rollouts so far.
+        """
         self._learnt[readers] = learnt
         self._wake()
 
     def wait(self, atleast: int, reader: int, timeout: float, learnt: int = 0) -> bool:
-        """Wait, at most `timeout` seconds, until round ≥ `atleast` and the weights were trained on `learnt` rollouts of
-        this reader. Return whether both are true. Raises Closed.
+        """Wait for new weights, at most `timeout` seconds. Return whether they are there.
+
+        atleast: wait until `round` is at least this number.
+        learnt: also wait until the weights were trained on this number of the reader's rollouts.
+        Raises Closed when the run stops.
         """
 
         def there() -> bool:
@@ -337,7 +351,7 @@ class Params(SharedArrays):
         return there()
 
     def pull(self, vector: FlatParams, have: int = -1) -> int:
-        """Copy the newest weights into `vector` unless `have` is their version. Return their version."""
+        """Copy the newest weights into `vector`, unless `have` is their version. Return their version."""
         self.check()
         if self.round < 0:
             raise RuntimeError("nothing was published yet")
@@ -348,11 +362,13 @@ OFTEN, SELDOM = 4, 1.0  # most versions sent to a machine per rollout; most seco
 
 
 class WeightFlow(Flow):
-    """Flow of published weights: version, round, counts of rollouts trained on, and the vector if new. AlphaGo
-    Zero's judge publishes the weights of the best player, the champion; from another machine, it also sends the
-    champion's checkpoint. Readers that wait for rounds get the first version of each
-    round. Other readers get the newest version: at once if a reader waits, else at most four times per rollout. The
-    readers' machine sends back whether readers wait.
+    """Sends published weights to readers on another machine, with version, round, and counts of rollouts trained on.
+
+    Readers that wait for rounds get the first version of each round. Other readers get the newest version: at once if a
+    reader waits, else at most four times per rollout. The readers' machine sends back whether readers wait.
+
+    AlphaGo Zero's judge publishes the weights of the best player, the champion. From another machine, the judge also
+    sends the champion's checkpoint.
     """
 
     both = True
@@ -366,14 +382,16 @@ class WeightFlow(Flow):
         self._vector = torch.empty(params.size)
 
     def activate(self, gives: bool) -> None:
-        """Wake the line when a reader starts to wait, and, on the publisher's side, when weights are published."""
+        """Wake the connection between the machines when a reader starts to wait, and, on the publisher's side, when
+        weights are published.
+        """
         if not gives:
             self.params._bells[self.params.readers].relay(self.traffic.relay)
         elif across := self._readers(not self.traffic.away):
             self.params._waiting[across[0]] = 1
 
     def _readers(self, away: bool) -> list[int]:
-        """Return the readers on the other machine if `away`, else those on this one."""
+        """Return the readers on the other machine if `away` is True, else those on this machine."""
         return [end.i for end in self.readers if ((self.thing, end) in self.traffic.seats) == away]
 
     def token(self, gives: bool) -> Any:
@@ -429,7 +447,7 @@ class WeightFlow(Flow):
 
 
 class WeightCache:
-    """A reader's copy of the weights, which the reader keeps for `rollouts` rollouts before it pulls newer weights."""
+    """A reader's copy of the weights. The reader acts with it for `rollouts` rollouts before it pulls newer weights."""
 
     def __init__(self, vector: FlatParams, rollouts: int = 1):
         self.vector, self.rollouts = vector, rollouts
@@ -440,7 +458,7 @@ class WeightCache:
         self.age = (self.age + 1) % self.rollouts
 
     def save(self) -> Batch:
-        """Return the state; {} if newer weights are due."""
+        """Return the state for a checkpoint. It is {} if newer weights are due."""
         state = {"age": np.array(self.age), "version": np.array(self.version)}
         return {**state, "vector": np.array(to_host(self.vector.flat))} if self.age else {}
 
@@ -456,8 +474,11 @@ _NUMBER, _SNAPSHOT_VERSION, _STEPS = 0, 1, 2  # cells of the head
 
 
 class AgentSnapshot(SharedArrays):
-    """Weights and optimizer state that one learner writes and another learner reads, in turns. number: number of the
-    copy order for which they were written; 0 during a write, so that a writer that dies leaves no snapshot.
+    """Weights and optimizer state that one learner writes and another learner reads, in turns, so that an agent can
+    copy another.
+
+    number: number of the copy order for which they were written. It is 0 during a write, so a writer that dies leaves
+        no snapshot.
     """
 
     _head = shared_array(np.int64, lambda _: (8,))
@@ -473,11 +494,11 @@ class AgentSnapshot(SharedArrays):
     number = property(lambda self: int(self._head[_NUMBER]))
 
     def crossing(self) -> Crossing:
-        """Return no flows: learners are on the main machine."""
+        """Return no flows (data sent between machines), because learners are on the main machine."""
         return Crossing()
 
     def write(self, number: int, vector: FlatParams, optimizer: torch.optim.Optimizer, version: int) -> None:
-        """Write a snapshot for copy order `number`."""
+        """Write a snapshot for the copy order with this number."""
         self._head[_NUMBER] = 0
         memory_barrier()
         state = optimizer_state(optimizer)
@@ -490,7 +511,7 @@ class AgentSnapshot(SharedArrays):
 
     @torch.no_grad()
     def read(self, vector: FlatParams, optimizer: torch.optim.Optimizer) -> int:
-        """Load the snapshot into a learner's vector and optimizer. Return the version of the weights."""
+        """Load the snapshot into a learner's vector and optimizer. Return the version of its weights."""
         memory_barrier()
         state = {k: torch.tensor(x) for k, x in zip(self.statistics, self._statistics, strict=True)}
         if "exp_avg" in state:
@@ -500,11 +521,11 @@ class AgentSnapshot(SharedArrays):
         return int(self._head[_SNAPSHOT_VERSION])
 
     def save(self) -> Batch:
-        """Return all arrays."""
+        """Return all arrays, for a checkpoint."""
         return {"head": self._head, "vector": self._vector, "statistics": self._statistics}
 
     def load(self, saved: Batch) -> None:
-        """Copy these arrays back."""
+        """Copy arrays from a checkpoint back into the snapshot."""
         for name, array in self.save().items():
             array[:] = saved[name]
 
@@ -516,10 +537,11 @@ _LAST = 0  # cell: the number of the run's last save; 0: not known yet
 
 
 class AgentParams(SharedArrays):
-    """Params of each agent. Agents train separately, until together they have trained on the run's number of steps.
+    """Published weights (Params) of several agents, which train separately until the run ends.
 
-    A checkpoint is complete once each agent has added its part. snapshot: memory through which an agent copies another
-    agent's weights; None: agents do not copy each other.
+    The run ends when the agents have together trained on the run's number of steps. A checkpoint is complete once each
+    agent has added its part.
+    snapshot: memory through which an agent copies another agent's weights. None: agents do not copy each other.
     """
 
     learnt = shared_array(np.float64, lambda p: (len(p.each),))  # agent steps trained on, by agent
@@ -552,7 +574,7 @@ class AgentParams(SharedArrays):
         return self.block.nbytes + snapshot + sum(params.nbytes for params in self.each)
 
     def crossing(self) -> Crossing:
-        """Return the flows of each agent's weights; learners are on the main machine."""
+        """Return the flows (data sent between machines) of each agent's weights. Learners are on the main machine."""
         bells = [bell for params in self.each for bell in params.crossing().bells]
         return Crossing([WeightFlow(params, MAIN) for params in self.each], bells, self.close)
 
@@ -569,8 +591,10 @@ class AgentParams(SharedArrays):
             params.close()
 
     def save_number(self, saves: int, agent: int, last: bool) -> int | None:
-        """Return the number, in this session, of the save that an agent's part belongs to. saves: requests so far.
-        last: this save ends the run; agent 0 decides its number for all agents (None: not decided yet).
+        """Return the number of the save to which an agent's part belongs. Numbers count within this session.
+
+        saves: number of save requests so far.
+        last: whether this save ends the run. Agent 0 decides its number for all agents. Until then, the result is None.
         """
         cells = self._cells
         if last and not agent and not cells[_LAST]:

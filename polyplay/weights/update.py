@@ -1,4 +1,6 @@
-"""Updates of weights by gradients: Local and AllReduce; Hogwild and Chunked, which are asynchronous."""
+"""Updates of weights by gradients. Local is for a single learner, and AllReduce averages the gradients of several
+learners. Hogwild and Chunked are asynchronous: workers change shared weights without waiting for each other.
+"""
 
 from __future__ import annotations
 
@@ -44,9 +46,10 @@ UPDATES, STEPS, REFUSED = 0, 1, 2  # cells of a worker: updates, agent steps tra
 class Counts:
     """Counts of updates, and of agent steps trained on, by all workers that change the same weights.
 
-    head: int64 [3 or more], counts of earlier runs. cells: int64 [workers, 3 or more], each row written by its worker.
-    None: the array is made in this process's memory. worker: the row that `add` writes. parts: int64 [n], the number of
-    updates of each part of the weights, if these numbers differ.
+    head: int64 [3 or more], counts of earlier runs. None: the array is made in this process's memory.
+    cells: int64 [workers, 3 or more]. Each worker writes one row. None: as for `head`.
+    worker: index of the row that `add` writes.
+    parts: int64 [n], the number of updates of each part of the weights, if these numbers differ.
     """
 
     def __init__(
@@ -63,7 +66,7 @@ class Counts:
         self.fresh = worker == 0 and not self.ready
 
     def of(self, worker: int) -> Counts:
-        """Return the same counts, with `worker` as the worker that adds to them."""
+        """Return an object with the same counts, to which the given worker adds."""
         return Counts(self.head, self.cells, worker, self.parts)
 
     @property
@@ -73,19 +76,21 @@ class Counts:
 
     @cached_property
     def begun(self) -> int:
-        """Version of the weights with which this run began; valid once the first weights exist."""
+        """Version of the weights with which this run began. It is valid once the first weights exist."""
         return int(self.head[BEGUN])
 
     @property
     def version(self) -> int:
-        """Number of updates of the weights, or the mean number over their parts."""
+        """Number of updates of the weights. If parts of the weights have separate counts, this is the mean over the
+        parts.
+        """
         if self.parts is not None:
             return int(self.parts.sum()) // len(self.parts)
         return int(self.head[BEGUN]) + self._sum(UPDATES)
 
     @property
     def learnt(self) -> float:
-        """Number of agent steps trained on, also in earlier runs."""
+        """Number of agent steps trained on. Steps of earlier runs are included."""
         return float(int(self.head[LEARNT]) + self._sum(STEPS))
 
     def _sum(self, column: int) -> int:
@@ -95,13 +100,13 @@ class Counts:
         return int(self.own[column] if self.alone else self.cells[:, column].sum())
 
     def begin(self, version: int, learnt: float) -> None:
-        """Announce the first weights, made by `version` updates on `learnt` agent steps."""
+        """Announce that the first weights exist. They were made by `version` updates on `learnt` agent steps."""
         self.head[BEGUN], self.head[LEARNT] = version, int(learnt)
         memory_barrier()
         self.head[READY] = 1
 
     def add(self, steps: float, updates: int = 1) -> None:
-        """Count `updates` updates, which trained on `steps` agent steps together."""
+        """Count `updates` updates. Together they trained on `steps` agent steps."""
         self.own[UPDATES] += updates
         self.own[STEPS] += int(steps)
 
@@ -111,10 +116,9 @@ class Counts:
 
 
 class OpenUpdate:
-    """Update bound to one worker's vector of weights. The default methods suit a worker that shares no weights.
-
-    `apply` and `agree` are generators: where they yield, other workers of the same thread take their turns. Both may
-    raise Closed while they wait, and Leaving.
+    """Applies gradients to one worker's vector of weights. The default methods suit a worker that shares no weights.
+    `apply` and `agree` are generators. Where they yield, other workers of the same thread take their turns. While they
+    wait, both may raise Closed (the run ends) and Leaving (a replica has no more gradients).
     """
 
     optimizer: torch.optim.Optimizer  # optimizer with the statistics of all weights, for checkpoints
@@ -127,16 +131,18 @@ class OpenUpdate:
         self.applied_to: int | None = None  # version to which the last gradient was applied; None: counts.version
 
     def begin(self, version: int, learnt: float, saved: Mapping[str, list[int]] | None = None) -> None:
-        """Share the vector's weights, initial or from a checkpoint, with all workers. saved: result of `state`."""
+        """Share the vector's weights, initial or from a checkpoint, with all workers. saved: the result of `state` in a
+        checkpoint.
+        """
         self.counts.begin(version, learnt)
 
     def refresh(self) -> int:
-        """Bring the newest weights into the vector, and return the version of these weights."""
+        """Bring the newest weights into the vector. Return their version."""
         return self.counts.version
 
     def apply(self, rate: float, sums: Sums) -> Apply:
-        """Apply the vector's gradient at learning rate `rate`. Return the norm before clipping, and `sums` summed over
-        all replicas. A gradient that is not finite changes nothing. The caller counts the update.
+        """Apply the vector's gradient at learning rate `rate`. The caller counts the update. Return the gradient's norm
+        before clipping, and `sums` summed over all replicas. A gradient that is not finite changes nothing.
         """
         yield from ()
         norm = clip_gradient(self.vector.grad, self.clip)
@@ -146,21 +152,23 @@ class OpenUpdate:
         return norm, sums
 
     def agree(self, sums: Sums) -> Agree:
-        """Return `sums` summed over all replicas, without an update."""
+        """Return `sums` summed over all replicas, without an update of the weights."""
         yield from ()
         return sums
 
     def writers_paused(self) -> contextlib.AbstractContextManager[None]:
-        """Return a context in which no other worker changes the weights that this one saves."""
+        """Return a context in which no other worker changes the weights, so that this worker can save them."""
         return contextlib.nullcontext()
 
     def state(self) -> dict[str, list[int]]:
-        """Return entries for a checkpoint besides `version` and `learnt`; usually no entries."""
+        """Return what a checkpoint has to store besides `version` and `learnt`. Usually, this is nothing."""
         return {}
 
 
 class Update(Edge, ABC):
-    """Description of how gradients update weights, made before workers start. `open` binds it to a worker's network."""
+    """Description of how gradients update weights. It is made before workers start. In a worker, `open` returns an
+    OpenUpdate, which applies gradients to the worker's network.
+    """
 
     optim: OptimizerSpec
     weights: int = 0  # number of trainable numbers of the network; 0: the network is not known yet
@@ -171,25 +179,27 @@ class Update(Edge, ABC):
     detail: str = ""  # end of `title()`
 
     def title(self) -> str:
-        """Return the line about this update in a learner's box of a diagram."""
+        """Return the line about this update for a learner's box in a diagram."""
         return f"{type(self).__name__}({self.optim.title}){self.detail}"
 
     def fit(self, network: params.NetworkOrFactory) -> None:
-        """Set `weights` and `size` from a LearnerSpec's network. Raises UserError: the network cannot be made."""
+        """Set `weights` and `size` from a LearnerSpec's network. Raises UserError if the network cannot be made."""
         if not self.size:
             self.weights, self.size = param_sizes(network)
 
     @abstractmethod
     def worker_nbytes(self, module: nn.Module) -> float:
-        """Return the bytes of a worker's own weights, gradient and statistics."""
+        """Return how many bytes a worker's own weights, gradient and statistics take."""
 
     @abstractmethod
     def open(self, ctx: WorkerContext, module: nn.Module) -> OpenUpdate:
-        """Bind a network's weights to one vector, in the memory that this update uses."""
+        """Move a network's weights into one vector, in the memory that this update uses. Return the OpenUpdate of this
+        vector.
+        """
 
 
 def clip_gradient(gradient: Tensor, clip: float) -> float:
-    """Shrink the gradient to a global norm of at most `clip` (0: any norm). Return the norm before clipping."""
+    """Shrink the gradient to a global norm of at most `clip` (0: do not shrink). Return the norm before clipping."""
     norm = float(torch.linalg.vector_norm(gradient))
     if clip and norm > clip and math.isfinite(norm):
         gradient.mul_(clip / (norm + 1e-6))
@@ -198,7 +208,7 @@ def clip_gradient(gradient: Tensor, clip: float) -> float:
 
 @dataclass(eq=False)
 class Local(Update):
-    """Update of a single worker's weights by that worker's gradient."""
+    """Update for a single worker, which applies its own gradient to its own weights."""
 
     optim: OptimizerSpec
 
@@ -215,14 +225,16 @@ class Local(Update):
 
 
 def fits(device: torch.device, replicas: int) -> bool:
-    """Tell whether this worker is one of several processes with a GPU each; NCCL does not allow two per GPU."""
+    """Tell whether NCCL can average: each worker must be a process with its own GPU, because NCCL does not allow two
+    per GPU.
+    """
     if device.type != "cuda" or multiprocessing.parent_process() is None:
         return False
     return torch.cuda.device_count() >= replicas and torch.distributed.is_nccl_available()
 
 
 class NcclGroup:
-    """This process's end of an NCCL group. Every replica makes an end, with its own rank."""
+    """This process's member of a group of replicas that NCCL connects. Every replica makes one, with its own rank."""
 
     def __init__(self, place: str, rank: int, replicas: int, vector: FlatParams, backend: str = "nccl"):
         import torch.distributed as dist
@@ -233,7 +245,7 @@ class NcclGroup:
         self.flat = torch.empty(vector.size, device=vector.flat.device)
 
     def average(self) -> float:
-        """Replace gradients and buffers by the means over the replicas. Return the seconds spent."""
+        """Replace gradients and buffers by their means over the replicas. Return the seconds spent."""
         at, flat = self.vector.weights, self.flat
         flat[:at], flat[at:] = self.vector.grad, self.vector.flat[at:]
         doubles = as_doubles(self.vector.flat[self.vector.doubles :])
@@ -261,14 +273,18 @@ NUMBERS, GRADIENT, WEIGHTS = 0, 1, 2  # kind of data that a replica has written 
 
 
 class AllReduce(SharedArrays, Update):
-    """Update of replicas whose weights stay equal: gradients and floating buffers are averaged in shared memory, in a
-    fixed order. If each replica is a process with its own GPU, NCCL averages, in NCCL's order (NcclGroup). On several
-    machines, gloo replaces shared memory (`spread`), and the order is again fixed.
+    """Update of several replicas (learners whose weights stay equal), which average their gradients and floating
+    buffers.
 
-    On CPUs, each replica averages one part of the gradient and takes the optimizer's step on that part, so only one
+    They average in shared memory, in a fixed order. If each replica is a process with its own GPU, NCCL averages, in
+    NCCL's order (NcclGroup). On several machines, gloo replaces shared memory (`spread`), and the order is again fixed.
+
+    On CPUs, each replica averages one part of the gradient and takes the optimizer's step on that part. So only one
     replica uses a part's statistics. Networks without buffers share the memory of the weights, and no replica computes
-    while weights are written. With buffers, each replica copies the others' parts into its own weights. size: length of
-    the whole vector, whose first `weights` numbers are parameters (param_sizes); 0: taken from a LearnerSpec's network.
+    while weights are written. With buffers, each replica copies the others' parts into its own weights.
+
+    size: length of the whole vector, whose first `weights` numbers are parameters (param_sizes). 0: it is taken from a
+        LearnerSpec's network.
     """
 
     LOCAL = ("_store",)
@@ -288,17 +304,19 @@ class AllReduce(SharedArrays, Update):
             super().__init__(bells=replicas)
 
     def crossing(self) -> Crossing:
-        """Return no flows: on several machines, replicas exchange data by torch.distributed."""
+        """Return no flows (data that the run sends between machines), because replicas exchange data by
+        torch.distributed.
+        """
         return Crossing()
 
     def fit(self, network: params.NetworkOrFactory) -> None:
-        """See Update. Also make the shared memory."""
+        """See Update.fit. This also makes the shared memory."""
         if not self.size:
             super().fit(network)
             super().__init__(bells=self.replicas)
 
     def spread(self, address: str) -> None:
-        """Let replicas meet over the network, through a store that the main process keeps at this address."""
+        """Let replicas on several machines meet, through a store that the main process keeps at this address."""
         from torch.distributed import TCPStore
 
         listener = socket.create_server((address, 0), family=socket.AF_INET6 if ":" in address else socket.AF_INET)
@@ -316,8 +334,8 @@ class AllReduce(SharedArrays, Update):
         return slice(edges[0], edges[1] if rank + 1 < self.replicas else self.weights)
 
     def worker_nbytes(self, module: nn.Module) -> float:
-        """See Update. Gradients and statistics are shared, and so are the weights of a network without buffers. On
-        several machines nothing is shared, and messages sent and received are as large as the gradient.
+        """See Update.worker_nbytes. Gradients and statistics are shared, and so are the weights of a network without
+        buffers. On several machines nothing is shared, and messages sent and received are as large as the gradient.
         """
         weights, size = param_sizes(module)
         if self.meets_at is not None:
@@ -342,7 +360,7 @@ class AllReduce(SharedArrays, Update):
 
 
 class _Meeting(OpenUpdate):
-    """A replica's end of an AllReduce, which waits for the other replicas and sums numbers with them."""
+    """Base of AllReduce's updates in shared memory: waits for the other replicas and sums numbers with them."""
 
     def __init__(self, reduce: AllReduce, ctx: WorkerContext, vector: FlatParams):
         super().__init__(reduce, ctx, vector)
@@ -351,8 +369,9 @@ class _Meeting(OpenUpdate):
         self.bells, self.buffers = reduce._bells, HostCopy(vector.flat[vector.weights :])
 
     def agree(self, sums: Sums, brings: int = NUMBERS) -> Agree:
-        """See OpenUpdate. Sum in fixed order, once all replicas have arrived. brings: kind of data that this replica
-        has written for the others. Raises Leaving: a replica will have no more gradients, so no replica applies one.
+        """See OpenUpdate.agree. Once all replicas have arrived, sum in a fixed order. brings: kind of data that this
+        replica has written for the others. Raises Leaving if a replica will have no more gradients. Then no replica
+        applies one.
         """
         # two rows of sums alternate: a replica that writes in call k + 2 saw all arrive at k + 1, so all have read k
         self.turn += 1
@@ -388,9 +407,8 @@ class _Meeting(OpenUpdate):
 
 
 class Part:
-    """Part of the weights that one replica changes: the part's mean gradient, and the optimizer's step on the part.
-
-    statistics: memory for the statistics of all weights [n, weights].
+    """Part of the weights that one replica changes. It averages the part's gradients, and takes the optimizer's step on
+    the part. statistics: memory for the statistics of all weights, [n, weights].
     """
 
     def __init__(self, reduce: AllReduce, vector: FlatParams, rank: int, statistics: Tensor):
@@ -403,12 +421,12 @@ class Part:
         self.optimizer.param_groups[0]["params"][0].grad = self.gradient
 
     def average(self, parts: Sequence[np.ndarray] | np.ndarray) -> np.ndarray:
-        """Average all replicas' gradients of this part. Return the mean's squared norm [1], which replicas then sum."""
+        """Average all replicas' gradients of this part. Return the mean's squared norm [1], for replicas to sum."""
         _mean(parts, self.mean)
         return np.array([float(torch.dot(self.gradient, self.gradient))])
 
     def step(self, norm: float, rate: float) -> None:
-        """Clip the mean gradient, and take the optimizer's step. norm: the gradient's norm over all parts."""
+        """Clip the mean gradient, and take the optimizer's step. norm: norm of the gradient over all parts."""
         if self.clip and norm > self.clip:
             self.mean *= np.float32(self.clip / (norm + 1e-6))
         self.optimizer.param_groups[0]["lr"] = rate
@@ -447,7 +465,9 @@ class _Parts(_Meeting):
 
 
 class _Whole(_Meeting):
-    """Update on GPUs: all replicas' gradients are averaged, and each replica takes the step for all weights."""
+    """Update on GPUs: all replicas' gradients are averaged, and each replica takes the optimizer's step for all
+    weights.
+    """
 
     def __init__(self, reduce: AllReduce, ctx: WorkerContext, vector: FlatParams):
         super().__init__(reduce, ctx, vector)
@@ -473,12 +493,14 @@ class _Whole(_Meeting):
 
 
 def root(square: float) -> float:
-    """Return the square root of `square`, or `square` itself if it is not finite."""
+    """Return the square root of `square`. If `square` is not finite, return it unchanged."""
     return math.sqrt(square) if math.isfinite(square) else float(square)
 
 
 def mean_buffers(parts: Sequence[np.ndarray] | np.ndarray, out: np.ndarray, singles: int) -> None:
-    """Average buffers [replicas, size] into `out`; the first `singles` are float32, the others float64."""
+    """Average the replicas' buffers [replicas, size] into `out`. The first `singles` numbers are float32, the others
+    float64.
+    """
     _mean([x[:singles] for x in parts], out[:singles])
     if singles < len(out):
         _mean([as_doubles(x[singles:]) for x in parts], as_doubles(out[singles:]))
@@ -493,7 +515,7 @@ def _mean(parts: Sequence[np.ndarray] | np.ndarray, out: np.ndarray) -> None:
 
 
 def averaged(optim: OptimizerSpec, replicas: int) -> AllReduce | Local:
-    """Return an update by which replicas apply their mean gradient; a single replica applies its own gradient."""
+    """Return an update by which replicas apply the mean of their gradients. A single replica applies its gradient."""
     return Local(optim) if replicas == 1 else AllReduce(optim, replicas)
 
 
@@ -501,8 +523,10 @@ def averaged(optim: OptimizerSpec, replicas: int) -> AllReduce | Local:
 
 
 class SharedWeights(SharedArrays, Update):
-    """One set of weights and of optimizer statistics, changed by up to `workers` workers. weights, size: number of
-    parameters and length of the whole vector (param_sizes). copy: every worker computes with its own copy.
+    """One set of weights and of optimizer statistics in shared memory, changed by up to `workers` workers.
+
+    weights, size: number of parameters, and length of the whole vector (param_sizes).
+    copy: whether every worker computes with its own copy of the weights.
     """
 
     asynchronous, copy = True, True
@@ -517,7 +541,7 @@ class SharedWeights(SharedArrays, Update):
 
     @classmethod
     def of(cls, optim: OptimizerSpec, network: params.NetworkOrFactory, **options: Any) -> Self:
-        """Return this update for the weights of a network. options: further arguments of the class."""
+        """Make this update for the weights of a network. options: further arguments of the class."""
         return cls(optim, *param_sizes(network), **options)
 
     def _attach(self) -> None:
@@ -535,7 +559,9 @@ class SharedWeights(SharedArrays, Update):
 
 
 class CopiedUpdate(OpenUpdate):
-    """Update of shared weights by one worker. shared: the shared vector if the worker's vector is a copy, else None."""
+    """Update of shared weights by one worker. shared: the shared vector, if the worker's vector is a copy of it. None:
+    the worker computes with the shared vector.
+    """
 
     def __init__(self, weights: SharedWeights, ctx: WorkerContext, vector: FlatParams, shared: Tensor | None):
         super().__init__(weights, ctx, vector, weights.counts.of(ctx.index))
@@ -544,14 +570,14 @@ class CopiedUpdate(OpenUpdate):
         self.buffers = [part.clone() for part in vector.buffers()]  # the buffers as they were copied
 
     def begin(self, version: int, learnt: float, saved: Mapping[str, list[int]] | None = None) -> None:
-        """Share worker 0's weights with all."""
+        """Share the weights of worker 0 with all workers. Calls by other workers have no effect."""
         if self.counts.fresh:
             if self.shared is not None:
                 self.shared.copy_(self.vector.flat)
             super().begin(version, learnt)
 
     def refresh(self) -> int:
-        """Copy the shared weights, which others may be changing. Return the version before the copy."""
+        """Copy the shared weights. Other workers may be changing them meanwhile. Return the version before the copy."""
         version = self.copied = self.counts.version
         if self.shared is not None:
             self.vector.flat.copy_(self.shared)
@@ -559,8 +585,8 @@ class CopiedUpdate(OpenUpdate):
         return version
 
     def _share_buffers(self) -> None:
-        """Add the change of this worker's floating buffers since the copy to the shared buffers. While the copied
-        buffers are 0, only worker 0 does this: the sum of several workers' first means is not a mean.
+        """Add the change of this worker's floating buffers since the last copy to the shared buffers. While the copied
+        buffers are 0, only worker 0 does this, because the sum of several workers' first means is not a mean.
         """
         vector, at = self.vector, self.vector.weights
         if self.shared is None or vector.size == at:
@@ -580,14 +606,16 @@ _making = threading.Lock()  # held while the memory of a Hogwild on a GPU is mad
 
 
 class Hogwild(SharedWeights):
-    """One vector of weights and one set of optimizer statistics in shared memory, changed by up to `workers` workers
-    without any lock (Recht et al. 2011; Mnih et al. 2016): if two write at once, parts of both updates remain.
+    """Update of shared weights without any lock, by up to `workers` workers (Recht et al. 2011; Mnih et al. 2016).
 
-    weights, size: number of parameters and length of the whole vector (param_sizes). copy: every worker computes with
-    its own copy, renewed before each rollout (A3C); without copies, modules lie in the shared memory itself (threads of
-    one process, each with its own module and gradient). Worker 0 provides the first weights; other workers wait.
+    The weights are one vector, with one set of optimizer statistics, in shared memory. If two workers write at once,
+    parts of both updates remain. Worker 0 provides the first weights, and other workers wait for them.
 
-    Floating buffers are shared too: the changes that `observe` makes to a worker's buffers are added to the shared
+    weights, size: number of parameters, and length of the whole vector (param_sizes).
+    copy: every worker computes with its own copy, renewed before each rollout (A3C). Without copies, modules lie in the
+        shared memory itself. This suits threads of one process, each with its own module and gradient.
+
+    Floating buffers are shared too. The changes that `observe` makes to a worker's buffers are added to the shared
     buffers, so the rows of all workers count. If two workers write at once, one of the changes may be lost.
     """
 
@@ -609,8 +637,8 @@ class Hogwild(SharedWeights):
         return _Hogwild(self, ctx, FlatParams(module, memory, write=self.counts.of(ctx.index).fresh))
 
     def tensors(self, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the vector and the statistics as new tensors: on a CPU, in the shared block; on a GPU, in memory that
-        the threads of one process share.
+        """Return the vector and the statistics as new tensors. On a CPU, they are in the shared block. On a GPU, they
+        are in memory that the threads of one process share.
         """
         if device.type == "cpu":
             return torch.from_numpy(self.shared), torch.from_numpy(self.statistics)
@@ -620,7 +648,9 @@ class Hogwild(SharedWeights):
         return self._on_device[0].data, self._on_device[1].data
 
     def reader(self, module: nn.Module) -> FlatParams:
-        """Bind a module that only reads to the shared weights. The first weights must exist."""
+        """Bind a module that only reads the weights, such as an actor's, to the shared weights. The first weights must
+        exist.
+        """
         return FlatParams(module, self.tensors(next(module.parameters()).device)[0], write=False)
 
 
@@ -649,12 +679,14 @@ POLL = 0.001  # seconds between two tries while all remaining chunks are locked,
 
 
 class Chunked(SharedWeights):
-    """One vector of weights and one set of optimizer statistics in shared memory, in `chunks` parts.
+    """Update of shared weights in parts ("chunks"), each with its own lock, as in accel_rl.
 
-    weights, size: number of parameters and length of the whole vector (param_sizes); chunks: 3 in accel_rl. A gradient
-    is clipped by its own global norm. A worker visits chunks in the order in which they become free: it locks a chunk,
-    applies its gradient to the shared weights and statistics, copies the result into its own weights, and unlocks the
-    chunk. If a worker dies while it holds a lock, the chunk is unlocked half updated.
+    A worker visits chunks in the order in which they become free. It locks a chunk, applies its gradient to the shared
+    weights and statistics, copies the result into its own weights, and unlocks the chunk. If a worker dies while it
+    holds a lock, the chunk is unlocked half updated. A gradient is clipped by its own global norm.
+
+    weights, size: number of parameters, and length of the whole vector (param_sizes).
+    chunks: number of parts, 3 in accel_rl.
     """
 
     shared = shared_array(np.float32, lambda c: (c.size,))
@@ -674,7 +706,7 @@ class Chunked(SharedWeights):
 
 
 class _Chunked(CopiedUpdate):
-    """Update in chunks. With each chunk that the worker updates, the worker's copy of that chunk is renewed."""
+    """Update in chunks by one worker. Whenever the worker updates a chunk, its copy of that chunk is renewed."""
 
     shared: Tensor
 
@@ -725,7 +757,7 @@ class _Chunked(CopiedUpdate):
         return norm, sums
 
     def _visit(self, chunk: int, rate: float) -> bool:
-        """Update a chunk and copy its new weights; return False if another worker has locked it."""
+        """Update a chunk and copy its new weights. Return False if another worker has locked the chunk."""
         if not self.lock.acquire(chunk):
             return False
         optimizer = self.optimizers[chunk]

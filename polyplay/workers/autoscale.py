@@ -1,10 +1,10 @@
-"""GA3C's scheduler: a worker that tunes numbers of workers and agents by simulated annealing.
+"""GA3C's scheduler: a worker that tunes numbers of workers and lanes (parallel environments) by simulated annealing.
 
     dials ─► other numbers ─► set ─► arrived? ─► count ─► trainings/s ─► keep or revert       one decision per trial
 
-Setting a dial (an adjustable number) is only a request, because workers leave when they are ready. If a dial never
-reaches its new number, the trial starts `arrive` seconds late. Every decision is sent to the main process, as one line
-of JSON. This module imports no torch.
+A dial is an adjustable number. To set a dial is only a request, because workers leave when they are ready. If a dial
+does not reach its new number, the trial begins after `arrive` seconds. Every decision is sent to the main process, as
+one line of JSON. This module imports no torch.
 """
 
 from __future__ import annotations
@@ -28,13 +28,15 @@ def schedule(
     arrive: float = 10.0,
     clock: Callable[[], float] = time.monotonic,
 ) -> Iterator[None]:
-    """Search for the best numbers within the dials' ranges, once training has started (Babaeizadeh et al. 2017, §4.3).
-    In each trial a number, drawn at random, changes by 1. The number stays if the trainings (updates) per second rose.
+    """Search for the best numbers within the ranges of the dials, once training has begun (Babaeizadeh et al. 2017,
+    §4.3).
 
-    If the rate fell from TPS to TPS', the number stays with probability exp((TPS'/TPS − 1) / t), t = temperature ·
-    cooling^k in trial k. The paper names annealing without `temperature` and `cooling`; both defaults are ours. TPS was
-    measured when the present numbers were tried. interval: seconds of a measurement. arrive: most seconds until dials
-    reach their numbers.
+    Each trial changes one number, drawn at random, by 1. If the trainings (updates) per second rise, the number stays.
+    If they fall from TPS to TPS', the number stays with probability exp((TPS'/TPS − 1) / t), where t = temperature ·
+    cooling^k in trial k. TPS was measured when the present numbers were tried. The paper names annealing, but neither a
+    `temperature` nor a `cooling`: our defaults are not from the paper.
+    interval: seconds of a measurement.
+    arrive: most seconds until the dials reach their numbers.
     """
     while not _trainings(ctx):
         yield from _wait(ctx, clock() + 0.1, clock)
@@ -77,7 +79,7 @@ def _measure(ctx: WorkerContext, seconds: float, clock: Callable[[], float]) -> 
 def _turn(
     ctx: WorkerContext, dials: Sequence[Adjustable], config: Mapping[str, int], until: float, clock: Callable[[], float]
 ) -> Generator[None, None, list[str]]:
-    """Set the dials to the numbers in `config`; return the names of the dials that are late at time `until`."""
+    """Set the dials to the numbers in `config`. Return the names of the dials that are late at time `until`."""
     for dial in dials:
         dial.set(config[dial.name])
     while late := sorted(d.name for d in dials if d.get() != config[d.name]):

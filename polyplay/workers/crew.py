@@ -1,7 +1,7 @@
-"""The crew starts, watches, scales and stops a run's workers: processes, threads, or all in one thread.
+"""The crew starts, watches, scales and stops all workers of a run: processes, threads, or all in one thread.
 
-A worker runs a generator function `work(ctx, **arguments)`, where every `yield` ends a turn. The function runs in a
-process or a thread. With `serial`, all workers take turns in the calling thread: deterministic, and easy to debug.
+A worker runs a generator function `work(ctx, **arguments)`, in a process or a thread. Every `yield` of this function
+ends a turn. With `serial`, all workers take turns in the calling thread. Such a run is deterministic and easy to debug.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ if TYPE_CHECKING:
 
 
 def take_turns(workers: Sequence[WorkerHandle], control: RunControl) -> None:
-    """Run a round: a turn of every worker, and a checkpoint if one is due. Raises Closed, and exceptions of the kinds
-    in process.KINDS, as a worker raised them. Any other exception of a worker becomes WorkerLost.
+    """Run a round: give every worker a turn, and write a checkpoint if one is due. Raises Closed, and exceptions of the
+    classes in process.KINDS, as a worker raised them. Any other exception of a worker becomes WorkerLost.
     """
     for worker in workers:
         _turn(worker)
@@ -71,7 +71,8 @@ def _turn(worker: WorkerHandle) -> None:
 
 def _meet(workers: Sequence[WorkerHandle]) -> None:
     """Give extra turns to learners that wait for each other, as long as they make progress. So an update of several
-    learners ends in the round in which it began, and actors never see half of it. Replicas also act: no extra turns.
+    learners ends in the round in which it began, and actors never see half of it. Replicas get no extra turns, because
+    they also act.
     """
     waiting = [w for w in workers if w.ctx.hooks.meeting and "source" in w.role.edges()]
     before = list[int]()
@@ -83,8 +84,8 @@ def _meet(workers: Sequence[WorkerHandle]) -> None:
 
 
 def _save(workers: Sequence[WorkerHandle], control: RunControl) -> None:
-    """Write a due checkpoint between two rounds of turns, if the workers support this: all workers write their parts.
-    No worker is then in the middle of a turn, and saving takes no turn. The run's last checkpoint ends the learners.
+    """Let all workers write their parts of a checkpoint if one is due, and if the workers support this. Saving happens
+    between two rounds, so no worker is in the middle of a turn. The run's last checkpoint ends the learners.
     """
     learners = [w for w in workers if w.role.learner]
     numbers = [w.ctx.hooks.number() for w in learners if w.ctx.hooks.number is not None]
@@ -100,12 +101,12 @@ def _save(workers: Sequence[WorkerHandle], control: RunControl) -> None:
 
 
 def error_text(worker: WorkerHandle, text: str) -> str:
-    """Return a worker's traceback, under a heading with the traceback's last line, which names the exception."""
+    """Return a worker's traceback as an error message. Its heading is the last line, which names the exception."""
     return f"worker {worker.role.name} {worker.ctx.index} raised {text.rstrip().splitlines()[-1]}\n{text.rstrip()}"
 
 
 def compiles(how: str, serial: bool, trace: bool) -> str:
-    """Return the value of `--compile` in effect: `auto` is off in serial and traced runs, which must be repeatable."""
+    """Return the value of `--compile` in effect. `auto` is off in serial and traced runs, which must be repeatable."""
     return "off" if how == "auto" and (serial or trace) else how
 
 
@@ -125,7 +126,7 @@ class WorkerHandle:
 
 @dataclass(eq=False)
 class WorkerSeats:
-    """The crew's record of a role's workers. Each worker has a seat: its number within the role."""
+    """The crew's record of the workers of a role. Each worker has a seat: its number within the role."""
 
     n: int  # number of seats now
     threads: int  # compute threads per worker; 0: a share of the cores
@@ -140,7 +141,9 @@ class WorkerSeats:
 
 @dataclass(eq=False)
 class Crew:
-    """All workers of a run. Call `add` for each role, then `start`, then `poll` until it returns True, then `stop`."""
+    """All workers of a run. Call `add` for each role (group of workers that do the same work), then `start`. Then call
+    `poll` until it returns True, and at last `stop`.
+    """
 
     seed: int = 0
     on: Kind = "process"
@@ -190,12 +193,18 @@ class Crew:
         threads: int = 0,
         **holds: Any,
     ) -> Role:
-        """Add a role of `n` workers that run `work(ctx, **holds)`. `on`: process or thread; None: the crew's default.
+        """Add a role: a group of `n` workers that run `work(ctx, **holds)`.
 
-        `learner`: the workers save checkpoints and decide when the run ends; so do all workers with a `spec`. `drain`:
-        a dismissed worker sees `ctx.leaving`, finishes its work and returns; without `drain`, a thread ends at its next
-        turn, a process at once. threads: compute threads per worker; 0: a share of the cores. Raises UserError: `work`
-        does not take these arguments, another role has this name, or the user's loss does not fit.
+        name: the role's name. If None, it is the name of `work`.
+        if_lost: whether a lost worker ends the run (fail) or is replaced (replace).
+        learner: whether the workers save checkpoints and decide when the run ends. Workers with a `spec` always do.
+        drain: whether a dismissed worker sees `ctx.leaving`, finishes its work and returns. Else a thread ends at its
+        next turn, and a process ends at once.
+        on: process or thread. If None, the crew's default is used.
+        threads: compute threads per worker. If 0, each worker gets a share of the cores.
+
+        Raises UserError: `work` does not take these arguments, another role has this name, or the user's loss does not
+        fit.
         """
         title = name or work.__name__
         check_holds(title, work, holds)
@@ -219,17 +228,19 @@ class Crew:
         return role
 
     def learned(self, spec: LearnerSpec) -> LearnerSpec:
-        """Return a system's LearnerSpec with the user's loss, if the run has such a loss."""
+        """Return a system's LearnerSpec, changed to use the user's loss if the run has one."""
         return spec if self.loss is None else spec.with_loss(self.loss)
 
     def _check_room(self, role: Role, n: int) -> None:
-        """Check that the run has room for `n` workers of a role. Raises UserError."""
+        """Check that the run has room for `n` workers of a role. Raises UserError if it has not."""
         left = SEATS - sum(seats.capacity for name, seats in self._seats.items() if name != role.name)
         if n > left:
             raise UserError(f"{role.option} {n}: must be at most {left}; a run has at most {SEATS} workers")
 
     def dial(self, role: Role, low: int, high: int) -> Adjustable:
-        """Return a dial for a role's number of workers. Any worker may set it; `poll` starts or dismisses workers."""
+        """Return a dial (adjustable number) of a role's workers. If a worker sets it, `poll` starts or dismisses
+        workers.
+        """
         if not 0 < low <= role.n <= high <= SEATS:
             raise UserError(f"a dial of {role.name}: {low} to {high} must include {role.n}, and be within 1 to {SEATS}")
         self._check_room(role, high)
@@ -240,7 +251,7 @@ class Crew:
     # -------------------------------------------------------------------------------------------- running
 
     def start(self, metrics: tuple[str, ...] = ()) -> None:
-        """Start all workers. Raises Closed: the run must end before all workers have started; UserError: the operating
+        """Start all workers. Raises Closed: the run must end before all have started. Raises UserError: the operating
         system refuses to start more workers.
         """
         if self.directory is not None:
@@ -264,9 +275,9 @@ class Crew:
         self._starting = False
 
     def poll(self, timeout: float) -> bool:
-        """Watch the workers (if serial: run them) for about `timeout` seconds. Return True once every learner is done.
-
-        Raises a worker's UserError, EnvFailure or NotFinite; or WorkerLost, with the worker's traceback or signal.
+        """Watch the workers for about `timeout` seconds. In a serial run, run the workers instead. Return True once
+        every learner is done. Raises UserError, EnvFailure or NotFinite: a worker raised it. Raises WorkerLost, with
+        the worker's traceback or signal: a worker failed otherwise.
         """
         for role in self.roles:
             seats = self._seats[role.name]
@@ -299,46 +310,47 @@ class Crew:
 
     @property
     def learner(self) -> Role:
-        """The first role that learns."""
+        """The first role whose workers learn."""
         return next(role for role in self.roles if role.learner)
 
     def count(self, role: Role) -> int:
-        """Return the role's present number of workers, including workers that wait for a machine."""
+        """Return the present number of a role's workers, including workers that wait for a machine."""
         return self._seats[role.name].n
 
     def threads(self, role: Role) -> int:
-        """Return the compute threads per worker that the system set for this role; 0: a share of the cores."""
+        """Return the compute threads per worker that the system set for a role. 0 means a share of the cores."""
         return self._seats[role.name].threads
 
     @property
     def lost(self) -> int:
-        """Number of workers that were lost and replaced."""
+        """Number of workers that were lost and replaced so far."""
         return sum(seats.lost for seats in self._seats.values())
 
     def edges(self) -> list[Edge]:
-        """Return all edges: the objects by which workers share data."""
+        """Return all edges (objects through which workers share data)."""
         return list({id(edge): edge for role in self.roles for edge in role.edges().values()}.values())
 
     def rows(self, role: Role, past: bool = False) -> list[int]:
-        """Return the numbers of the role's rows in the counters. past: include workers that have left."""
+        """Return the numbers of a role's rows in the run's counters. past: include workers that have left."""
         seats = self._seats[role.name]
         own = seats.past.values() if past else [w.ctx for w in seats.workers.values()]
         return [*(ctx.row for ctx in own), *self.agent_rows(role)]
 
     def agent_rows(self, role: Role) -> range:
-        """Return the numbers of the rows in the counters that belong to the role's agents: the last rows."""
+        """Return the numbers of the counters' rows that belong to a role's agents. These are the last rows."""
         assert self.counters is not None
         return range(self.counters.workers - role.agents, self.counters.workers)
 
     def savers(self) -> list[int]:
-        """Return the row numbers of the learners that write checkpoint parts: all, or if asynchronous the first."""
+        """Return the row numbers of the learners that write parts of checkpoints: all, or if asynchronous the first."""
         saving = (self.agent_rows(r) or self.rows(r)[: 1 if r.asynchronous else None] for r in self.roles if r.learner)
         return [row for rows in saving for row in rows]
 
     def rescue(self, saved: float, busy: Callable[[], bool]) -> list[int]:
         """Stop a failed run, but first let a learner save its complete updates. Return this learner's row number in a
-        list, or []. saved: learners' counter `saved` at the last checkpoint; busy: tells whether a checkpoint is under
-        way.
+        list, or [].
+        saved: learners' counter `saved` at the last checkpoint.
+        busy: function that tells whether a checkpoint is being written.
         """
         assert self.counters is not None
         marks, until = self.counters.column("saved"), time.monotonic() + GRACE
@@ -365,7 +377,7 @@ class Crew:
         return None
 
     def stop(self) -> None:
-        """Close all edges and end all workers: wait GRACE seconds for workers to leave, then kill the rest."""
+        """Close all edges (shared objects) and end all workers. Kill workers that do not leave within GRACE seconds."""
         self.control.halt()
         for edge in self.edges():
             edge.close()
@@ -413,7 +425,7 @@ class Crew:
             self.log("warning", f"worker {role.name} {index} waits for a machine, at most {self.host_wait:g} s")
 
     def _context(self, role: Role, index: int) -> WorkerContext:
-        """Return the context of the next worker at seat `index` of a role."""
+        """Return the context of the next worker at seat `index` (number within the role)."""
         assert self.counters is not None
         old = self._seats[role.name].past.get(index)
         return WorkerContext(
@@ -433,7 +445,7 @@ class Crew:
         )
 
     def _start(self, role: Role, index: int, machine: Machine | None = None) -> None:
-        """Start a worker on `machine`; None: on this machine."""
+        """Start a worker on `machine`. If `machine` is None, start it on this machine."""
         seats, ctx = self._seats[role.name], self._context(role, index)
         seats.past[index] = ctx
         self.control.dismissed[ctx.row] = False
@@ -515,7 +527,7 @@ class Crew:
         self._begin(role, index)
 
     def _resize(self, role: Role) -> None:
-        """Start or dismiss workers until a role has the wanted number. A worker starts only at a seat that is empty."""
+        """Start or dismiss workers until a role has the wanted number. A worker starts only at an empty seat."""
         seats = self._seats[role.name]
         for index in range(seats.n - 1, seats.size.wanted - 1, -1):
             seats.n = index
@@ -533,7 +545,7 @@ class Crew:
         seats.size.count(seats.n + len(seats.leaving))
 
     def _left(self, worker: WorkerHandle) -> bool:
-        """End a dismissed worker if its time is over; return False while the worker still runs."""
+        """End a dismissed worker if its time is over. Return whether the worker has ended."""
         if self.serial:
             if not worker.role.drain:
                 worker.runs.close()
@@ -552,6 +564,6 @@ class Crew:
 
 
 def _refused(role: Role, index: int, why: Exception) -> UserError:
-    """Return the error for a worker that cannot start. Its text advises fewer workers only if a limit is the cause."""
+    """Return the error for a worker that cannot start. The text advises fewer workers only if a limit is the cause."""
     text = f"starting {role.name} {index} of {role.n} failed: {getattr(why, 'strerror', None) or why}"
     return UserError(f"{role.option}: {text}; {process.FEWER}" if processes.is_limit(why) else text)

@@ -1,9 +1,10 @@
 """Evaluation during training: a separate worker plays full games with the current weights every N frames.
 
-The evaluator requests one copy of the weights, which the learner makes after its next update (weights.Params). So every
-system is evaluated in the same way, whether weights lie in Params, in a replica or in shared memory. A score belongs to
-exactly one version of the weights. The evaluator reads no checkpoint, which may be large. Games have separate
-environments, and the same seed each time. Training continues; evaluations due during another are skipped.
+The evaluator requests one copy of the weights. The learner makes this copy after its next update (weights.Params). So
+every system is evaluated in the same way, whether its weights lie in Params, in a replica or in shared memory. A score
+belongs to exactly one version of the weights. The evaluator reads no checkpoint, because checkpoints may be large. The
+games run in separate environments, with the same seed each time. Training continues meanwhile. If an evaluation is due
+during another one, it is skipped.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ def evaluator(
     every: int,
     steps: int,
 ) -> Iterator[None]:
-    """Whenever the run passes a multiple of `every` frames, play games with the current weights and log the score."""
+    """Play games with the current weights, and log the score, whenever the run passes a multiple of `every` frames."""
     net = build_network(policy, ctx.seed)
     vector, show, skip = FlatParams(net), ctx.control.show, games.spec.frames_per_step
     due = _next(steps * skip, every)
@@ -65,7 +66,7 @@ def _next(frames: int, every: int) -> int:
 
 
 def _steps(ctx: WorkerContext, before: int) -> int:
-    """Return the run's agent steps so far. before: agent steps of earlier sessions of the run."""
+    """Return the run's agent steps so far. before: agent steps of the run's earlier sessions."""
     return before + int(ctx.all_counters.column("steps").sum())
 
 
@@ -78,7 +79,7 @@ def _row(envs: Envs, played: list[play.PlayedGame], asked: play.PlayOptions, pro
 
 
 def _by_task(envs: Envs, games: list[play.PlayedGame], asked: play.PlayOptions) -> Row:
-    """Return the mean return of each task and, as the score, their mean over tasks."""
+    """Return the mean return of each task. The score is the mean of these over all tasks."""
     lanes, found = play.lanes_of(envs, asked.episodes), TaskReturns(envs.spec.tasks, fewest=1, window=None)
     for game in games:
         found.add(str(envs.spec.task_of(game.number % lanes)), game.ret)
@@ -86,7 +87,9 @@ def _by_task(envs: Envs, games: list[play.PlayedGame], asked: play.PlayOptions) 
 
 
 def _best(ctx: WorkerContext, net: Policy, row: Row) -> bool:
-    """Save weights that score higher than the saved best weights of this protocol; return whether they were saved."""
+    """Save the weights if they score higher than the saved best weights of this protocol. Return whether this was
+    done.
+    """
     if ctx.directory is None:
         return False
     where = checkpoint.best_weights(ctx.directory)

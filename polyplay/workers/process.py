@@ -1,8 +1,8 @@
-"""Start of a worker in a thread or a process, and the worker's messages to the crew.
+"""The start of a worker in a thread or a process, and the messages that the worker sends to the crew (main process).
 
-A pipe to the main process carries pairs (kind, text). The kinds "warning", "caution" (a warning shown once), "note",
-"decision" and others come at any time. The last kind is "done", "closed", "error" with a traceback as text, or a key of
-KINDS with the message of that exception.
+Messages go through a pipe, as pairs (kind, text). Kinds such as "warning", "caution" (a warning shown once), "note" and
+"decision" may come at any time. The last message has one of these kinds: "done", "closed", "error" with a traceback as
+text, or a key of KINDS with the message of that exception.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ KINDS: dict[str, type[Exception]] = {"user": UserError, "env": EnvFailure, "fini
 
 
 class Call(NamedTuple):
-    """The data with which a worker is started."""
+    """The data that a worker needs to start."""
 
     ctx: WorkerContext
     role: Role
@@ -40,7 +40,7 @@ class Call(NamedTuple):
 
 
 class CloudPickled:
-    """Wrapper by which cloudpickle sends a worker's Call to a process, because the Call may hold users' factories."""
+    """Wrapper that sends a worker's Call to a process by cloudpickle, because the Call may hold users' factories."""
 
     def __init__(self, value: Call):
         self.value = value
@@ -52,7 +52,7 @@ class CloudPickled:
 
 
 def prepare() -> None:
-    """Prepare this process for a fork server: OpenMP threads wait passively, and the limit of open files is raised."""
+    """Prepare this process for a fork server: let OpenMP threads wait passively, and allow more open files."""
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     os.environ.setdefault("KMP_BLOCKTIME", "0")
     os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")  # CUDA must not be initialized before a fork
@@ -82,18 +82,18 @@ def _run(ctx: WorkerContext, role: Role) -> tuple[str, str]:
 
 
 def rescue(ctx: WorkerContext) -> None:
-    """Let a learner save its complete updates after its run has failed."""
+    """Let a learner save its complete updates after the run has failed."""
     if ctx.hooks.rescue is not None:
         with contextlib.suppress(Exception):  # the failure of the run is reported, not that of the rescue
             ctx.hooks.rescue()
 
 
 class WorkerThread(threading.Thread, Handle):
-    """A worker in a thread of this process."""
+    """A worker that runs in a thread of this process."""
 
 
 class SerialWorker(Handle):
-    """A worker that runs in the calling thread: each call of `turn` runs one turn."""
+    """A worker that runs in the calling thread. Each call of `turn` runs one turn of the worker."""
 
     def __init__(self, turns: Iterator[None]):
         self.turns = cast("Generator[None, None, None]", turns)
@@ -125,7 +125,7 @@ def as_process(call: Call, pipe: Connection) -> None:
 
 
 def _compiling() -> tuple[str, str]:
-    """Return the message (kind, text) to send when this process compiles functions with Numba."""
+    """Return the message (kind, text) that this process sends when it compiles functions with Numba."""
     from polyplay.core.compiled import CompileState
 
     return ("caution", CompileState.uncached) if CompileState.uncached else ("note", COMPILES)
@@ -140,7 +140,7 @@ def tune(threads: int) -> None:
 
 
 def keep_to(cores: int | None) -> None:
-    """Bind this process, and all processes that it starts, to `cores` cores; None: do not bind. Raises UserError."""
+    """Bind this process, and all processes that it starts, to `cores` cores. If None, do nothing. Raises UserError."""
     if cores is None:
         return
     if not platform.BINDS:
@@ -153,7 +153,7 @@ def keep_to(cores: int | None) -> None:
 
 def start_early(given: Iterable[str]) -> None:
     """Start the fork server now, so that the server and this process import torch at the same time. Do nothing if one
-    of the given options makes the server unnecessary, or must be applied before the server starts.
+    of the given options makes the server unnecessary, or must take effect before the server starts.
     """
     if not {"serial", "on", "cores", "help", "h"}.intersection(given):
         prepare()

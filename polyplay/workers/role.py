@@ -1,4 +1,4 @@
-"""Roles: a role is a group of workers that do the same work. Also devices of workers, and diagrams of systems."""
+"""Roles (groups of workers that do the same work), the devices of workers, and diagrams of systems."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ SERVING = {"act": "predictors", "learn": "trainers"}  # the same for roles with 
 
 @dataclass(frozen=True, eq=False)
 class Role:
-    """Group of workers that run `work(ctx, **holds)`. n: number of workers at the start of the run."""
+    """A group of workers that do the same work: `work(ctx, **holds)`. n: number of workers when the run starts."""
 
     name: str
     work: Work
@@ -52,16 +52,18 @@ class Role:
 
     @cached_property
     def _parts(self) -> list[tuple[str, Any]]:
-        """(name, value) of the role's arguments, and of the parts of each argument that is a Holder."""
+        """The role's arguments as pairs (name, value), and the parts of each argument that is a Holder."""
         made = [part for value in self.holds.values() if isinstance(value, Holder) for part in value.holds().items()]
         return [*self.holds.items(), *made]
 
     def holding(self, **more: Any) -> Role:
-        """Return a copy of the role with changed arguments, to replace the role in a crew before the start."""
+        """Return a copy of the role with other arguments. It can replace the role in a crew before the start."""
         return replace(self, holds={**self.holds, **more})
 
     def find(self, kind: type[T]) -> T | None:
-        """Return the first value of class `kind` among the role's arguments and their parts, or None."""
+        """Return the first value of class `kind` among the role's arguments and their parts, or None if there is
+        none.
+        """
         return next((value for _, value in self._parts if isinstance(value, kind)), None)
 
     def edges(self) -> dict[str, Edge]:
@@ -70,51 +72,51 @@ class Role:
 
     @property
     def source(self) -> Source | None:
-        """The source of the data that the role learns from; None: the role does not learn."""
+        """The source of the data that the role learns from. It is None if the role does not learn."""
         from polyplay.learning import Source
 
         return self.find(Source)  # type: ignore[type-abstract]
 
     @property
     def spec(self) -> LearnerSpec | None:
-        """The LearnerSpec by which the role learns; None: the role does not learn."""
+        """The LearnerSpec, which says how the role learns. It is None if the role does not learn."""
         from polyplay.learning import LearnerSpec
 
         return self.find(LearnerSpec)
 
     @property
     def policy(self) -> PolicyFactory | None:
-        """Factory of the network that the role acts with or trains; None: the role has no network."""
+        """The factory of the network that the role acts with or trains. It is None if the role has no network."""
         from polyplay.nets.policy import PolicyFactory
 
         return self.find(PolicyFactory)
 
     @cached_property
     def parameters(self) -> int:
-        """Number of the network's parameters; 0 without a network."""
+        """The number of parameters of the role's network. It is 0 if the role has no network."""
         from polyplay.nets.factory import count_parameters
 
         return count_parameters(self.policy) if self.policy else 0
 
     @property
     def option(self) -> str:
-        """The command-line option for the number of workers; without such an option, the role's name."""
+        """The command-line option for the number of workers. Without such an option, it is the role's name."""
         known = OPTIONS | SERVING if self.drain else OPTIONS
         return f"--{known[self.name]}" if self.name in known else self.name
 
     @property
     def envs(self) -> Envs | None:
-        """The environments that the role acts in, or None. Environments of evaluations do not count."""
+        """The environments that the role acts in, or None. Environments that are only for evaluation do not count."""
         return dict(self._parts).get("envs")
 
     @property
     def acts(self) -> bool:
-        """Whether the role acts: in its own environments, or for agents that wait in a LaneTable (`agents`)."""
+        """Whether the role acts, in separate environments or for the lanes of a LaneTable (argument `agents`)."""
         return self.envs is not None or "agents" in self.edges()
 
     @property
     def learns_own(self) -> bool:
-        """Whether the role's workers both act and learn."""
+        """Whether each worker of the role both acts and learns."""
         return self.envs is not None and self.source is not None
 
     @property
@@ -124,23 +126,23 @@ class Role:
 
     @property
     def agents(self) -> int:
-        """Number of agents that the role trains, if each has its own counters; 0: one agent without own counters."""
+        """The number of agents that the role trains, if each agent has separate counters. Else it is 0."""
         return self.source.agents if self.source else 0
 
     @property
     def replay(self) -> Replay | None:
-        """The replay that the role learns from, or that its workers hold for other roles; None: no replay."""
+        """The replay that the role learns from, or that its workers hold for other roles. None without a replay."""
         out = self.holds.get("out")
         return self.find(Replay) or (out.replay if isinstance(out, Edge) else None)
 
     @property
     def held_replay(self) -> Replay | None:
-        """The replay that each worker of the role holds itself; None: the workers hold no replay."""
+        """The replay memory that each worker of the role holds itself. It is None if the workers hold no replay."""
         return self.replay if self.source is None or self.source.holds_replay else None
 
 
 def check_holds(name: str, work: Work, holds: Mapping[str, Any]) -> None:
-    """Check a role's arguments. Raises UserError: an argument is unknown to `work`, missing, or of a wrong class."""
+    """Check the arguments of a role. Raises UserError: one is unknown to `work`, missing, or of a wrong class."""
     signature = inspect.signature(work)
     try:
         signature.bind(None, **holds)
@@ -151,7 +153,7 @@ def check_holds(name: str, work: Work, holds: Mapping[str, Any]) -> None:
 
 
 def _check_classes(name: str, holds: Mapping[str, Any]) -> None:
-    """Check the classes of a role's arguments. Raises UserError."""
+    """Check the classes of a role's arguments. Raises UserError: an argument is of a wrong class."""
     from polyplay.learning import LearnerSpec, Source
     from polyplay.nets.policy import PolicyFactory
 
@@ -167,14 +169,14 @@ def _check_classes(name: str, holds: Mapping[str, Any]) -> None:
 
 @dataclass
 class Placement:
-    """Devices of workers. device: auto, cpu or cuda. actors_on: cpu, or device (the device of the learners)."""
+    """The devices of workers. device: auto, cpu or cuda. actors_on: cpu, or device (the device of the learners)."""
 
     device: str = "cpu"
     actors_on: str = "cpu"
 
     @property
     def devices(self) -> tuple[str, ...]:
-        """Devices that learners compute on. Raises UserError: this machine has no such device."""
+        """The devices that learners compute on. Raises UserError: this machine has no such device."""
         if self.device == "cpu":
             return ("cpu",)
         from polyplay.nets.device import choose_devices
@@ -187,23 +189,23 @@ class Placement:
 
     @property
     def parts(self) -> int:
-        """Default number of replicas: one per core, or one per GPU."""
+        """The default number of replicas (workers that act and learn): one per core, or one per GPU."""
         return cores() if self.on_cpu else len(self.devices)
 
     def env_threads(self, actors: int) -> int:
-        """Return the number of threads that step an actor's environments: one if actors compute on the CPU. Actors on a
-        GPU together have two threads per core, so that some threads step environments while others wait for the GPU.
+        """Return how many threads step an actor's environments: one if actors compute on the CPU. Actors on a GPU
+        together have two threads per core, so that some threads step environments while others wait for the GPU.
         """
         return 1 if self.actors_on == "cpu" or self.on_cpu else max(1, 2 * cores() // actors)
 
     def only_cpu(self, system: str) -> None:
-        """Place all workers on the CPU, for a system that computes only there. Raises UserError if --device is cuda."""
+        """Place all workers on the CPU, for a system that computes only there. Raises UserError: --device is cuda."""
         if self.device == "cuda":
             raise UserError(f"--device cuda: {system}'s workers compute on the CPU only; use auto or cpu")
         self.device = "cpu"
 
     def device_for(self, role: Role, index: int) -> str:
-        """Return the device of worker `index` of a role. Processes take devices in turn; threads share the first."""
+        """Return the device of worker `index` of a role. Processes take devices in turn. Threads share the first."""
         if role.envs is not None and role.source is None and self.actors_on == "cpu":
             return "cpu"
         return self.devices[index % len(self.devices) if role.on == "process" else 0]
@@ -213,7 +215,7 @@ class Placement:
 
 
 def draw_diagram(crew: Crew) -> str:
-    """Draw a box per role, a box per machine if there are several, then a line per flow of data between roles."""
+    """Draw a system as text: a box per role, a box per machine if there are several, and a line per flow of data."""
     lines: list[str] = []
     for role in crew.roles:
         lines += [*_box(f"{role.name} × {role.n}", _holds(role)), ""]
@@ -228,7 +230,7 @@ def draw_diagram(crew: Crew) -> str:
 
 
 def _holds(role: Role) -> list[str]:
-    """Describe what one worker of the role does and holds, in lines of text."""
+    """Return lines of text that describe what one worker of a role does and holds."""
     rows, held, envs = list[str](), role.holds, role.envs
     if envs is not None:
         groups = f" in {envs.groups} groups" if envs.groups > 1 else ""
@@ -264,7 +266,7 @@ def _holds(role: Role) -> list[str]:
 
 
 def describe_wiring(crew: Crew) -> Row:
-    """Return the roles, and the flows of data between roles (arrows), as plain data."""
+    """Return the roles and the flows of data between them (arrows), as plain data."""
     roles = [{"name": r.name, "n": r.n, "acts": r.acts, "learns": r.learner, "holds": _holds(r)} for r in crew.roles]
     arrows = [
         {"label": arrow.label, "from": givers, "to": takers, "weights": bool({"publish", "update"} & {*arrow.givers})}
@@ -274,7 +276,7 @@ def describe_wiring(crew: Crew) -> Row:
 
 
 def _shared(crew: Crew) -> list[tuple[Arrow, list[str], list[str]]]:
-    """Return each flow of data, with the names of the roles that write to it and of the roles that read from it."""
+    """Return each flow of data, with the names of the roles that write it and of the roles that read it."""
     edges: dict[int, Edge] = {id(e): e for role in crew.roles for e in role.edges().values()}
     found = []
     for key, edge in edges.items():
@@ -296,6 +298,6 @@ FEW = 6  # most tasks that a diagram names
 
 
 def _played(envs: Envs) -> str:
-    """Return the environment's title; for several tasks, their names or their number."""
+    """Return the environment's title. For several tasks, return their names, or their number if there are many."""
     tasks = envs.spec.tasks
     return envs.title if not tasks else ", ".join(tasks) if len(tasks) <= FEW else f"{len(tasks)} tasks {envs.title}"

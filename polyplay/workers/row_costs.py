@@ -1,7 +1,7 @@
-"""Measured costs of the parts of a system: an environment step, a forward pass, an update.
+"""Measurement of what the parts of a system cost: an environment step, a forward pass, and an update.
 
-Each cost is measured with one compute thread, that of an update also with two. No cost includes queues, copies between
-processes or bootstrap values.
+Each cost is measured with one compute thread. The cost of an update is also measured with two threads. No cost includes
+queues, copies between processes, or bootstrap values.
 """
 
 from __future__ import annotations
@@ -33,7 +33,9 @@ DRAWN = 64  # number of batches of random actions, which are used in rotation
 
 
 def measure_costs(envs: Envs, spec: LearnerSpec, T: int, B: int, precision: str) -> RowCosts:
-    """Measure the costs of a row (one step of one environment) in wall time. Nothing else may run on the machine."""
+    """Measure the wall time that a row (one step of one environment) costs. Nothing else may run on the machine.
+    T: rows per trajectory. B: trajectories per batch.
+    """
     before, lanes, B = torch.get_num_threads(), min(envs.lanes, LANES), max(1, min(B, ROWS // T))
     try:
         parts = CostProfile(envs, spec, precision)
@@ -67,7 +69,7 @@ def cpu_cost(turn: Callable[[], object], seconds: float, clock: Callable[[], flo
 
 
 class CostProfile:
-    """Measurement of a system's costs, in µs: of its environments, its policy and its learner."""
+    """Measures the costs of a system in µs: those of its environments, its policy and its learner."""
 
     def __init__(self, envs: Envs, spec: LearnerSpec, precision: str = "float32"):
         self.clock: Callable[[], float] = process_time
@@ -81,7 +83,7 @@ class CostProfile:
         self.optimizer.param_groups[0]["lr"] = 1e-6
 
     def env(self, seconds: float, lanes: int = 1, inline: bool | None = True) -> float:
-        """Return the µs of one step of `lanes` parallel environments together, with random actions."""
+        """Return the µs of one step of `lanes` parallel environments together. Their actions are random."""
         patience = self.envs.step_timeout
         few = Envs(self.envs.name, lanes, options=self.envs.options, workers=1, step_timeout=patience)
         few = few.share(inline=inline, helps=True)
@@ -117,7 +119,7 @@ class CostProfile:
         return cpu_cost(act, seconds, self.clock)
 
     def learn(self, T: int, B: int, seconds: float) -> float:
-        """Return the µs of learning from B trajectories of T rows each: one update, or all passes over these rows."""
+        """Return the µs of learning from B trajectories of T rows each: one update, or all passes over the rows."""
         several = self.spec.passes is not None
         rows = self._rows((T + several, B))  # with several passes, the last row gives only a bootstrap value
         batch, state = tree.map(torch.from_numpy, rows), self.policy.initial(B)
@@ -135,14 +137,14 @@ class CostProfile:
         return self.run.part(parts, order, at, 0)
 
     def apply_gradient(self, scored: LossOutput, *_: object) -> Generator[None, None, float]:
-        """Make an update for `run_epochs`, but compute only the gradient's norm and the optimizer's step."""
+        """Update for `run_epochs`, but compute only the norm of the gradient and the step of the optimizer."""
         torch.linalg.vector_norm(self.vector.grad)
         self.optimizer.step()
         yield
         return 0.0
 
     def _rows(self, shape: tuple[int, ...]) -> Batch:
-        """Return rows for learning: images are random, other numbers are 0, and every action is legal."""
+        """Return rows to learn from. Images are random, other numbers are 0, and every action is legal."""
         spec, rng = self.envs.spec, np.random.default_rng(0)
         rows = tree.zeros(rows_of(spec, self.policy.spec()), shape)
         for _, x in tree.leaves(rows["obs"]):

@@ -41,14 +41,14 @@ OLDEST = (2, 40)  # oldest version of Ray that works
 
 
 def needed_versions() -> dict[str, str]:
-    """Return the versions that must be equal on all machines."""
+    """Return the versions of Python and of packages that must be equal on all machines."""
     names = ("polyplay", "torch", "numpy")
     return {"python": platform.python_version(), **{name: metadata.version(name).partition("+")[0] for name in names}}
 
 
 @dataclass(frozen=True)
 class MachineInfo:
-    """Machine of the cluster other than the main machine."""
+    """A machine of the cluster, other than the main machine."""
 
     name: str
     address: str
@@ -57,7 +57,7 @@ class MachineInfo:
     node: str = ""  # Ray's ID of the machine
 
     def check_versions(self, theirs: dict[str, str]) -> None:
-        """Raise UserError if this machine and the other one have different versions, because calls are sent pickled."""
+        """Raise UserError if the other machine has other versions than this one, because calls are sent pickled."""
         ours = needed_versions()
         if other := [name for name in ours if ours[name] != theirs.get(name)]:
             what = ", ".join(f"{name} {theirs.get(name)} there and {ours[name]} here" for name in other)
@@ -65,7 +65,7 @@ class MachineInfo:
 
 
 def _ray() -> Any:
-    """Return the module `ray`. Raises UserError if it is missing or too old."""
+    """Return the module `ray`. Raises UserError: Ray is missing or too old."""
     try:
         import ray
     except ImportError:
@@ -77,7 +77,7 @@ def _ray() -> Any:
 
 
 class Cluster:
-    """Machines that `--hosts` names. ship: folder of modules that are copied to these machines. Raises UserError:
+    """The machines that `--hosts` names. ship: folder of modules that are copied to these machines. Raises UserError:
     `hosts` is not valid, or the folder is missing.
     """
 
@@ -99,7 +99,7 @@ class Cluster:
     own_cores = property(lambda self: not self.local)  # whether other machines have other cores than this one
 
     def connect(self) -> Any:
-        """Join the cluster with this process, unless this was done before; return module `ray`. Raises UserError."""
+        """Join the cluster with this process, unless it has joined. Return the module `ray`. Raises UserError."""
         if "ray" not in sys.modules:  # Ray reads these variables when it is imported
             os.environ["RAY_DEDUP_LOGS_SKIP_REGEX"] = "."  # hides raylets' messages about lost workers
             os.environ["RAY_IGNORE_UNHANDLED_ERRORS"] = "1"  # ignores errors in answers that were not awaited
@@ -140,20 +140,20 @@ class Cluster:
             threading.Thread(target=watch, args=(ray,), daemon=True).start()
 
     def _look(self, ray: Any) -> None:
-        """Ask Ray's head node for the list of nodes every second, in a thread."""
+        """Ask Ray's head node for the list of nodes (machines) every second. This runs in a thread."""
         while not self._over.wait(EVERY):
             with contextlib.suppress(Exception):
                 self._nodes = ray.nodes()
                 self._missed = 0
 
     def _count(self, _: Any) -> None:
-        """Count the seconds without an answer of the head node, in a thread; none while this process is suspended."""
+        """Count the seconds without an answer of the head node, in a thread. Suspended time does not count."""
         while not self._over.wait(EVERY):
             self._missed += 1
 
     def failing(self) -> str:
-        """Return an error text if Ray's head node no longer answers, else "". Ray's own client would end this process a
-        minute after the loss of the head node.
+        """Return an error text if Ray's head node no longer answers, else "". This check is needed, because Ray's own
+        client would end this process a minute after the loss of the head node.
         """
         if self._missed <= TRIES:
             return ""
@@ -179,7 +179,7 @@ class Cluster:
         return sorted(found, key=lambda info: info.name)
 
     def start_actor(self, info: MachineInfo, cls: type, cpus: int, *given: Any) -> RayActor:
-        """Start a Ray actor of class `cls` on a machine. Ray restarts no actors and repeats no calls; the run does."""
+        """Start a Ray actor (remote object) of class `cls` on a machine. Ray restarts none and repeats no calls."""
         ray = self.connect()
         where = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(info.node, soft=False)
         options = {"num_cpus": max(0, min(info.cores, cpus)), "max_restarts": 0, "max_task_retries": 0}
@@ -187,8 +187,8 @@ class Cluster:
         return RayActor(ray, actor.remote(*given), info)
 
     def close(self) -> None:
-        """Leave the cluster, and end it if this run started it. If the head node does not answer, Ray's cleanup would
-        wait forever, or crash at exit; this process then exits without Ray's cleanup.
+        """Leave the cluster. If this run started the cluster, end it. If the head node does not answer, Ray's cleanup
+        would wait forever or crash at exit. This process then exits without it.
         """
         lost = self.failing() != ""
         if not self._over.is_set() and self._nodes:
@@ -205,13 +205,13 @@ class Cluster:
 
 
 class RayActor:
-    """Ray actor (remote object) on another machine."""
+    """A Ray actor (remote object) on another machine."""
 
     def __init__(self, ray: Any, actor: Any, info: MachineInfo):
         self._ray, self._actor, self.info = ray, actor, info
 
     def call(self, name: str, *given: Any, timeout: float = OPENING) -> Any:
-        """Call a method; return its result. Raises UserError: the method fails or is late, or the actor is gone."""
+        """Call a method and return its result. Raises UserError: the method fails or is late, or the actor is gone."""
         ray, where = self._ray, f"{self.info.name} ({self.info.address})"
         try:
             return ray.get(self.send(name, *given), timeout=timeout)
@@ -224,7 +224,7 @@ class RayActor:
             raise UserError(f"--hosts: no crew on {where}: {_last_line(cause)}") from None
 
     def send(self, name: str, *given: Any) -> Any:
-        """Call a method without waiting; return Ray's reference to the result."""
+        """Call a method without waiting. Return Ray's reference to the result."""
         return getattr(self._actor, name).remote(*given)
 
     def end(self) -> None:
@@ -250,20 +250,21 @@ def _muted() -> Iterator[None]:
 
 
 def _last_line(e: Exception) -> str:
-    """Return the last line of an exception's text; if the text is empty, the name of the exception's class."""
+    """Return the last line of an exception's text. If the text is empty, return the name of the exception's class."""
     return next((line.strip() for line in reversed(str(e).splitlines()) if line.strip()), type(e).__name__)
 
 
 def _end_at_once() -> None:
-    """End this process with status 1, without Ray's cleanup, because the run lost Ray's head node."""
+    """End this process with status 1 and without Ray's cleanup, because the run has lost Ray's head node."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(1)
 
 
 def node_names(nodes: Mapping[str, str], before: Mapping[str, str], lost: Collection[str] = ()) -> dict[str, str]:
-    """Return nodes' names by ID. Names that several nodes have get a part of the ID. Names in `before` never change. A
-    new node with the name of a lost node is left out until Ray notices the loss, because both may be the same machine.
+    """Return the names of nodes (machines) by ID. If several nodes have the same name, a part of the ID is added. Names
+    in `before` never change. A new node with the name of a lost node is left out until Ray notices the loss, because
+    both may be the same machine.
     """
     count, gone = Counter(nodes.values()), {nodes[i] for i in nodes.keys() & {*lost}}
     there = {i: name for i, name in nodes.items() if i in before or name not in gone}
@@ -291,7 +292,7 @@ QUIET = {"RAY_AUTH_MODE": "token", **dict.fromkeys(ZERO.split(), "0")}
 
 
 class LocalCluster:
-    """Cluster on this machine: a head node and `n` other nodes. Raises UserError if the nodes do not start."""
+    """A cluster on this machine: a head node and `n` other nodes. Raises UserError: the nodes do not start."""
 
     def __init__(self, n: int):
         self.folder = tempfile.mkdtemp(prefix="polyplay-", dir="/tmp")  # names of sockets must be short
@@ -306,7 +307,7 @@ class LocalCluster:
             raise UserError(f"--hosts local:{n}: Ray could not start {n + 1} raylets here; use a smaller number")
 
     def close(self, lost: bool = False) -> None:
-        """End the cluster. lost: the head node is lost, so kill the cluster at once."""
+        """End the cluster. lost: whether the head node is lost. The cluster is then killed at once."""
         assert self._runs.stdin is not None
         self._runs.stdin.close()
         try:
@@ -324,7 +325,7 @@ class LocalCluster:
 
 
 def fleet_of(options: Any) -> Fleet | None:
-    """Return the machines that `--hosts` names; None: the run uses only this machine. Raises UserError."""
+    """Return the machines that `--hosts` names, or None if the run uses only this machine. Raises UserError."""
     hosts = options.hosts
     if hosts is None or hosts == "none":
         for name in ("place", "ship"):

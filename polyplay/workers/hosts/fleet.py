@@ -1,4 +1,4 @@
-"""Fleet: the other machines of a run and their workers, as the main process controls them."""
+"""Fleet: the other machines of a run and the workers there, as the main process controls them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 class RemoteWorker(processes.Handle):
-    """Worker on another machine. pipe: gets the worker's messages, which the thread of the machine's line forwards."""
+    """A worker on another machine. pipe: receives the worker's messages, which arrive over the line (connection)."""
 
     apart = True
 
@@ -85,7 +85,7 @@ class RemoteWorker(processes.Handle):
 
 @dataclass(eq=False, kw_only=True)
 class Machine(Spot):
-    """Another machine with a crew, as the main process sees it."""
+    """Another machine with a crew (the process that starts workers there), as the main process sees it."""
 
     actor: RayActor
     about: dict[str, Any]  # result of RemoteCrew.about
@@ -98,7 +98,7 @@ class Machine(Spot):
     reported: tuple[float, int, int] = field(default_factory=lambda: (time.monotonic(), 0, 0))  # time; bytes in, out
 
     def report(self) -> dict[str, float]:
-        """Return the machine's metrics: its load, and traffic in MB/s since the last report."""
+        """Return the machine's metrics: its load, and the traffic in MB/s since the last report."""
         line, (then, *old) = self.end.line, self.reported
         self.reported = now = (time.monotonic(), line.received, line.sent)
         mb_in, mb_out = (round((x - y) / (now[0] - then) / 1e6, 4) for x, y in zip(now[1:], old, strict=True))
@@ -117,7 +117,7 @@ class Machine(Spot):
 
 
 def roles_elsewhere(places: Places, crew: Crew) -> list[Role]:
-    """Return the roles with workers on other machines. Raises UserError: no role has such workers."""
+    """Return the roles that have workers on other machines. Raises UserError: no role has such workers."""
     if roles := [role for role in crew.roles if places.goes(role)]:
         return roles
     text = "all workers of this run stay here, by --place or because only one worker acts and learns"
@@ -125,7 +125,7 @@ def roles_elsewhere(places: Places, crew: Crew) -> list[Role]:
 
 
 def plan_in_words(places: Places, crew: Crew, infos: Sequence[MachineInfo]) -> dict[str, str]:
-    """Return the planned workers of each machine as text, this machine first. Raises UserError: a rule does not fit."""
+    """Return the planned workers of each machine as text, this one first. Raises UserError: a rule does not fit."""
     threads = {role.name: threads_of(role, crew) for role in crew.roles}
     places.check(infos, threads)
     cores = {info.name: f" ({info.cores} core{'s' * (info.cores != 1)})" for info in infos}
@@ -133,7 +133,7 @@ def plan_in_words(places: Places, crew: Crew, infos: Sequence[MachineInfo]) -> d
 
 
 def check_memory(places: Places, crew: Crew, machines: Sequence[Machine]) -> None:
-    """Raise UserError if the replays planned for a machine need more memory than the machine has."""
+    """Check that each machine has enough memory for the replays (replay memories) planned there. Raises UserError."""
     threads = {role.name: threads_of(role, crew) for role in crew.roles}
     plan = places.plan([machine.info for machine in machines], threads)
     sizes = {r.name: r.held_replay.bytes(batches="out" not in r.holds) for r in crew.roles if r.held_replay is not None}
@@ -145,7 +145,7 @@ def check_memory(places: Places, crew: Crew, machines: Sequence[Machine]) -> Non
 
 
 def _in_words(seats: list[tuple[str, int]]) -> str:
-    """Return workers as text, such as "act 0-3 5, learn 0". seats: role and index of each worker."""
+    """Return workers as text, such as "act 0-3 5, learn 0". seats: the role and the index of each worker."""
     words = dict[str, list[str]]()
     for (name, _), run in itertools.groupby(enumerate(seats), lambda found: (found[1][0], found[1][1] - found[0])):
         indices = [index for _, (_, index) in run]
@@ -162,7 +162,7 @@ FIRST, HOUR = 2.0, 3600.0  # seconds until the first retry after a failure, doub
 
 
 class Fleet:
-    """Other machines of a run. timeout: seconds of silence until a machine is lost. rules: the rules of `--place`."""
+    """The other machines of a run. timeout: seconds of silence until one is lost. rules: the rules of `--place`."""
 
     def __init__(self, cluster: Cluster, timeout: float = 5.0, rules: Sequence[PlaceRule] = ()):
         self.cluster, self.timeout, self.places = cluster, timeout, Places(rules)
@@ -187,17 +187,17 @@ class Fleet:
         return [m.info for m in self.opened if m.lost is None] or self.cluster.machines()
 
     def cores(self, role: str = "") -> int:
-        """Return the cores of all other machines, or only of the machines for a role; 0 for a local cluster."""
+        """Return the cores of all other machines, or only of the machines for a role. For a local cluster, return 0."""
         infos = self.places.machines_for(role, self._there()) if role else self._there()
         return sum(info.cores for info in infos) if self.cluster.own_cores else 0
 
     def elsewhere(self, roles: Sequence[Role]) -> dict[str, int]:
-        """Return the number of each role's workers that run on other machines."""
+        """Return for each role how many of its workers run on other machines."""
         n = len(self.opened or self._there())
         return {role.name: sum(self.places.is_away(role, i, n) for i in range(role.n)) for role in roles}
 
     def check(self, crew: Crew) -> str:
-        """Return the plan of machines and workers as text; start nothing. Raises UserError: the plan cannot work."""
+        """Return the plan of machines and workers as text. Start nothing. Raises UserError: the plan cannot work."""
         infos, self.places.roles = self.cluster.machines(), crew.roles
         planned = plan_in_words(self.places, crew, infos)
         for role in roles_elsewhere(self.places, crew):
@@ -217,18 +217,18 @@ class Fleet:
         return any(role.learner and not role.learns_own and self.places.goes(role) for role in crew.roles)
 
     def plan(self, crew: Crew) -> dict[str, str]:
-        """Return the planned workers of each machine, this one first. Raises UserError: see plan_in_words."""
+        """Return the planned workers of each machine, this machine first. Raises UserError: see plan_in_words."""
         self.places.roles = crew.roles
         return plan_in_words(self.places, crew, self.cluster.machines())
 
     def _shared(self, *values: object) -> tuple[list[SharedObject], list[Semaphores]]:
-        """Return the shared objects found in these values, and the semaphores (bells) found."""
+        """Return the shared objects and the semaphores (bells) that these values contain."""
         _, found = dump(values, self._numbers)
         bells = [x for x in found if isinstance(x, Semaphores)]
         return [x for x in found if not isinstance(x, Semaphores)], bells
 
     def prepare(self, crew: Crew) -> None:
-        """Find the shared objects that cross machines, and start a crew on each other machine. Raises UserError."""
+        """Find the shared objects that machines exchange, and start a crew on each other machine. Raises UserError."""
         self.cluster.connect()
         sys.setswitchinterval(TURN)
         self.directory, self._control = crew.directory, crew.control
@@ -266,7 +266,7 @@ class Fleet:
         threading.Thread(target=self._look_for_more, daemon=True).start()
 
     def _open(self, info: MachineInfo) -> bool:
-        """Start a crew on a machine; return whether the crew replaces a lost crew. Raises UserError."""
+        """Start a crew on a machine. Return whether it replaces a lost crew. Raises UserError."""
         actor = self.cluster.start_actor(
             info, RemoteCrew, self._computing, self.key, info.address, PATIENCE * self.timeout
         )
@@ -290,7 +290,7 @@ class Fleet:
         return again
 
     def _line_to(self, info: MachineInfo, actor: RayActor) -> Machine:
-        """Connect a line to a crew that was started; return the machine. Raises UserError."""
+        """Connect to a crew that was started, by a line. Return the machine. Raises UserError."""
         about = actor.call("about")
         info.check_versions(about["versions"])
         with self._lock:
@@ -318,7 +318,7 @@ class Fleet:
     # ----------------------------------------------------------------------------------------- workers
 
     def place(self, role: Role, index: int) -> Machine | None:
-        """Choose the machine for a worker that starts; None: no machine is left now."""
+        """Choose the machine for a worker that starts. If no machine is left now, return None."""
         best = self.places.choose(role, index, self.opened)
         if best is not None and (role.name, index) in self._seated:
             self._note("replaced", best.info, worker=f"{role.name} {index}")
@@ -327,7 +327,7 @@ class Fleet:
         return best
 
     def _look_for_more(self) -> None:
-        """Start crews on machines that have joined or have lost their crews; runs in a thread."""
+        """Start crews on machines that have joined the cluster or have lost their crews. This runs in a thread."""
         while not self._over.wait(LOOK):
             there = {m.info.name for m in self.opened if m.lost is None} | self._opening
             for info in self.cluster.machines():
@@ -337,7 +337,7 @@ class Fleet:
                     self._start_thread(self._open_another, info)
 
     def _put_off(self, info: MachineInfo) -> float:
-        """Record that a machine failed; return the seconds until the next try."""
+        """Record that a machine failed. Return the seconds until the next try."""
         n, until = self._failures.get(info, (0, 0.0))
         n = n if time.monotonic() < until + HOUR else 0
         pause = min(FIRST * 2.0**n, HOUR)
@@ -345,7 +345,7 @@ class Fleet:
         return pause
 
     def _open_another(self, info: MachineInfo) -> None:
-        """Start a crew on a machine during the run; report a failure as a warning."""
+        """Start a crew on a machine during the run. Report a failure as a warning."""
         try:
             again = self._open(info)
             self._messages.put(f"machine {info.name} has {'a new crew' if again else 'joined'}")
@@ -390,13 +390,13 @@ class Fleet:
         return worker
 
     def report(self) -> dict[str, dict[str, float]]:
-        """Return each machine's metrics since the last report, by machine."""
+        """Return the metrics of each machine since the last report, by the machine's name."""
         return {m.info.name: m.report() for m in self.opened if m.lost is None}
 
     # ------------------------------------------------------------------------------------------- events
 
     def news(self) -> list[str]:
-        """Return the warnings since the last call."""
+        """Return the warnings that came since the last call."""
         return [self._messages.get() for _ in range(self._messages.qsize())]
 
     def _hear(self, machine: Machine, value: dict[str, Any]) -> None:
@@ -431,7 +431,7 @@ class Fleet:
 
     @property
     def _ending(self) -> bool:
-        """Whether the run is ending; its lines then end too, without being lost."""
+        """Whether the run is ending. Lines that end then do not count as lost."""
         return self._closing or self._control.halted
 
     def _note(self, event: str, info: MachineInfo, **more: Any) -> None:

@@ -1,8 +1,8 @@
-"""Line: the connection between the main machine and another machine, which carries rows, weights and counts.
+"""Line: the connection between the main machine and another machine. It carries rows of data, weights and counts.
 
 A line uses `multiprocessing.connection`. Both ends prove that they know the run's key, which they got through Ray. A
-message consists of a header in JSON and of arrays; nothing is unpickled. Each end sends a heartbeat (beat) every
-second. An end that receives nothing for `timeout` seconds considers the other end lost.
+message consists of a header in JSON and of arrays. Nothing is unpickled. Each end sends a heartbeat (beat) every
+second. If an end receives nothing for `timeout` seconds, it considers the other end lost.
 """
 
 from __future__ import annotations
@@ -42,12 +42,13 @@ _dtype = functools.cache(np.dtype)
 
 
 class LineLost(Exception):
-    """The other end of a line has closed, sends nothing, or does not know the run's key."""
+    """Error: the other end of a line has closed, sends nothing, or does not know the run's key."""
 
 
 class Line:
-    """One end of a line between two machines. The constructor raises LineLost if the other end does not know the key.
-    `send` and `receive` raise LineLost if the other end has closed, or does not respond for `timeout` seconds.
+    """One end of a line (connection between two machines). The constructor raises LineLost if the other end does not
+    know the key. `send` and `receive` raise LineLost if the other end has closed, or does not respond for `timeout`
+    seconds.
     """
 
     def __init__(self, sock: socket.socket, timeout: float, key: bytes, listens: bool):
@@ -73,7 +74,7 @@ class Line:
         return LineLost(f"nothing {what} for {self.timeout:g} s" if isinstance(e, BlockingIOError) else why)
 
     def send(self, messages: Iterable[Message]) -> None:
-        """Send messages as blocks of bytes. A message's large arrays are sent after the block that describes them."""
+        """Send messages as blocks of bytes. The large arrays of a message follow the block that describes them."""
         heads, small = list[Any](), list[bytes]()
         for *head, arrays in messages:
             large = [x for x in arrays if x.nbytes >= LARGE]
@@ -98,7 +99,7 @@ class Line:
             raise self._lost(e, "could be sent") from None
 
     def receive(self) -> list[Message]:
-        """Return the next messages. Large arrays in them are valid until the next call."""
+        """Return the messages that arrive next. Large arrays in them are valid only until the next call."""
         try:
             if not any(self._ready(self.timeout / TRIES) for _ in range(TRIES)):
                 raise BlockingIOError
@@ -125,24 +126,24 @@ class Line:
             raise self._lost(e, "came") from None
 
     def close(self) -> None:
-        """Shut the connection down, which ends waits at both ends."""
+        """Shut the connection down. Waits at both ends then end."""
         with contextlib.suppress(OSError):
             self._sock.shutdown(socket.SHUT_RDWR)
 
     def free(self) -> None:
-        """Release the sockets."""
+        """Release the sockets of this end."""
         self._connection.close()
         self._sock.close()
 
 
 def connect(address: tuple[str, int], key: bytes, timeout: float) -> Line:
-    """Connect to a machine that listens; return this end of the line. Raises LineLost, OSError."""
+    """Connect to a machine that listens. Return this end of the line. Raises LineLost, OSError."""
     return Line(socket.create_connection(address, timeout), timeout, key, listens=False)
 
 
 def accept_lines(address: str, key: bytes, timeout: float) -> tuple[socket.socket, queue.SimpleQueue[Line]]:
-    """Listen at an address until the returned socket is shut down. The returned queue gets each line whose other end
-    knows the key. Every connection is checked in a separate thread, so that no connection delays another.
+    """Listen at an address until the returned socket is shut down. The returned queue receives each line whose other
+    end knows the key. Every connection is checked in a separate thread, so that no connection delays another.
     """
     listener, proven = socket.create_server((address, 0)), queue.SimpleQueue[Line]()
 
@@ -160,8 +161,8 @@ def accept_lines(address: str, key: bytes, timeout: float) -> tuple[socket.socke
 
 
 class LineEnd:
-    """The two threads at an end of a line: one sends changes of shared data whenever the semaphore `bell` is posted,
-    the other receives. on: functions that handle messages, by kind of message.
+    """One end of a line, with two threads. One thread sends changes of shared data whenever the semaphore `bell` is
+    posted. The other thread receives. on: functions that handle messages, by the kind of message.
     """
 
     def __init__(self, line: Line, traffic: Traffic, bell: Semaphore, on: Mapping[str, Callable[[Any], None]]):
@@ -172,7 +173,7 @@ class LineEnd:
         self.requests = queue.SimpleQueue[Callable[[], None]]()  # functions that the sending thread calls
 
     def tell(self, kind: str, value: Any = None) -> None:
-        """Send a message that consists of a kind and a value. Raises LineLost."""
+        """Send a message with a kind and a value. Raises LineLost."""
         self.line.send([(kind, value, [])])
 
     def request(self, what: Callable[[], None]) -> None:
@@ -232,7 +233,7 @@ class LineEnd:
             self.bell.post()
 
     def run(self) -> str:
-        """Send and receive until the line ends; return the reason of a failure, or an empty string."""
+        """Send and receive until the line ends. Return the reason of a failure, or an empty string."""
         receiving = threading.Thread(target=self._guard, args=(self._receive,), daemon=True)
         receiving.start()
         self._guard(self._serve)

@@ -19,7 +19,7 @@ HERE, OTHERS, EVEN = "here", "others", "even"
 
 @dataclass(eq=False)
 class Spot:
-    """Machine that can run workers."""
+    """A machine that can run workers."""
 
     info: MachineInfo
     lost: str | None = None  # reason of the machine's loss, if it is lost
@@ -36,7 +36,7 @@ S = TypeVar("S", bound=Spot)
 
 @dataclass(frozen=True)
 class PlaceRule:
-    """A rule of `--place`: workers `first` to `last` of a role, and where they run. If `last` is None: all workers."""
+    """A rule of `--place`: where workers `first` to `last` of a role run. If `last` is None, where all run."""
 
     role: str
     first: int
@@ -74,19 +74,20 @@ def _acts(role: Role) -> bool:
 
 
 def _remembers(role: Role) -> bool:
-    """Tell whether a role's workers hold a replay, which actors fill and learners sample."""
+    """Tell whether the workers of a role hold a replay memory, which actors fill and learners sample."""
     return role.source is None and "source" in role.edges() and role.held_replay is not None
 
 
 def _learns(role: Role) -> bool:
-    """Tell whether a role is a single learner that learns from separate actors."""
+    """Tell whether a role is a single learner whose data comes from separate actors."""
     return role.learner and role.n == 1 and role.source is not None and role.source.edge is not None
 
 
 class Places:
-    """Choice of a machine for each worker. The last rule that names a worker counts. By default, actors run on other
-    machines, replicas run evenly on all machines, and other workers run on the main machine. Without a rule that names
-    a machine, an actor joins its replay worker, if that worker is on another machine.
+    """Chooses a machine for each worker. If several rules name a worker, the last one counts. By default, actors run on
+    other machines, replicas (workers that act and learn) run evenly on all machines, and other workers run on the main
+    machine. If an actor's replay worker is on another machine, the actor joins it, unless a rule names a machine for
+    the actor.
     """
 
     def __init__(self, rules: Sequence[PlaceRule] = (), roles: Sequence[Role] = ()):
@@ -95,14 +96,14 @@ class Places:
 
     @staticmethod
     def moves(role: Role) -> bool:
-        """Tell whether a role's workers can run on other machines: actors, replay workers, parameter shards, a single
-        learner, and replicas except the first.
+        """Tell whether the workers of a role can run on other machines. Actors, replay workers, parameter shards, a
+        single learner and all replicas except the first can.
         """
         alone = _acts(role) or _remembers(role) or "server" in role.edges() or _learns(role)
         return role.on == "process" and (alone or (role.learns_own and role.n > 1))
 
     def where(self, role: Role, index: int) -> str:
-        """Return the place of a worker: `here` (the main machine), `others`, `even`, or a machine's name."""
+        """Return where a worker runs: `here` (the main machine), `others`, `even`, or a machine's name."""
         for rule in reversed(self.rules):
             if rule.role == role.name and (rule.last is None or rule.first <= index <= rule.last):
                 return rule.where
@@ -111,7 +112,7 @@ class Places:
         return OTHERS if _acts(role) else EVEN if role.learns_own else HERE
 
     def machines_for(self, name: str, infos: Sequence[MachineInfo]) -> list[MachineInfo]:
-        """Return the other machines for the actors of role `name`, which need not exist yet; []: no machine."""
+        """Return the other machines for the actors of role `name`, which need not exist yet. The list may be empty."""
         where = next((r.where for r in reversed(self.rules) if r.role == name and r.last is None), OTHERS)
         return [info for info in infos if where in (OTHERS, EVEN) or _at(info, where)]
 
@@ -120,18 +121,18 @@ class Places:
         return self.moves(role) and any(self.where(role, i) != HERE for i in range(role.n))
 
     def is_away(self, role: Role, index: int, machines: int) -> bool:
-        """Tell whether a worker runs on another machine. machines: number of other machines."""
+        """Tell whether a worker runs on another machine. machines: number of the other machines."""
         where = self.where(role, index)
         here = where == HERE or (where == EVEN and self._turn(role, index, machines) == 0)
         return self.moves(role) and not here
 
     @staticmethod
     def _turn(role: Role, index: int, machines: int) -> int:
-        """Return the number of the machine for a worker that is placed evenly; 0: the main machine."""
+        """Return the number of the machine for a worker that is placed evenly. 0 is the main machine."""
         return index * (machines + 1) // role.n
 
     def choose(self, role: Role, index: int, spots: Sequence[S]) -> S | None:
-        """Choose a worker's machine: the worker's previous machine unless lost. None: no machine is left."""
+        """Choose a worker's machine: its previous machine, unless this is lost. Return None if no machine is left."""
         old = self._seats.get((role.name, index))
         if (chosen := next((spot for spot in spots if spot is old and spot.lost is None), None)) is None:
             chosen = self._find(role, index, spots)
@@ -160,8 +161,8 @@ class Places:
         return (spot.info.cores / (1 + n), -n) if _remembers(role) else (float(spot.free), 0)
 
     def check(self, infos: Sequence[MachineInfo], threads: Mapping[str, int]) -> None:
-        """Raise UserError if a rule does not fit this run, or needs more cores than the machines in the rule have.
-        threads: compute threads per worker, by role.
+        """Check the rules of `--place`. Raises UserError: a rule does not fit this run, or needs more cores than its
+        machines have. threads: compute threads per worker, by role.
         """
         for rule in self.rules:
             role = next((role for role in self.roles if role.name == rule.role), None)

@@ -1,6 +1,7 @@
-"""Crew of another machine: a Ray actor that starts workers there, and forwards their messages through a line.
+"""Crew of another machine: a Ray actor (remote object) that starts workers there, and forwards their messages.
 
-The crew and its workers end when the line ends: if the main process closes this connection, dies or is silent.
+The messages go through a line (connection to the main machine). The crew and its workers end when the line ends: if the
+main process closes this connection, dies or is silent.
 """
 
 from __future__ import annotations
@@ -36,8 +37,8 @@ from polyplay.workers.role import Role
 
 
 def needed_files(saved: Path | None, directory: Path, role: Role, seat: RemoteSeat) -> list[tuple[str, Path]]:
-    """Return the files that a worker on another machine needs to start, as (name there, path here): files of the
-    checkpoint `saved`, from which the run resumes, and for a judge the champion's weights.
+    """Return the files that a worker on another machine needs to start, as pairs (name there, path here). They are
+    files of the checkpoint `saved`, from which the run resumes. A judge also needs the champion's weights.
     """
     found: list[tuple[str, Path]] = []
     if "judge" in seat.kinds:
@@ -80,7 +81,7 @@ class _TwinPickler(cloudpickle.Pickler):
 
 
 def dump(value: object, numbers: TwinNumbers) -> tuple[bytes, list[SharedObject]]:
-    """Pickle a value for another machine; return the bytes, and the shared objects in the value."""
+    """Pickle a value for another machine. Return the bytes, and the shared objects in the value."""
     file = io.BytesIO()
     pickler = _TwinPickler(file, numbers)
     pickler.dump(value)
@@ -108,8 +109,8 @@ MOST_TEXT = 60_000  # most characters of a message
 
 
 class RemoteCrew:
-    """Crew of one machine. key: the run's key, which the other end of the line must know. address: where the crew
-    listens. timeout: seconds until a silent main process counts as lost.
+    """Crew of one machine, which starts workers there. key: the run's key, which the other end of the line must know.
+    address: where the crew listens. timeout: seconds until a silent main process counts as lost.
     """
 
     def __init__(self, key: bytes, address: str, timeout: float):
@@ -127,7 +128,7 @@ class RemoteCrew:
         SERVER.ensure_running()
 
     def _watch(self, raylet: int) -> None:
-        """End the crew if Ray's process on this machine (the raylet) is killed; Ray would leave the crew running."""
+        """End the crew if Ray's process on this machine (the raylet) is killed. Ray would leave the crew running."""
         while os.getppid() == raylet:
             time.sleep(PACE)
         with contextlib.suppress(AttributeError):  # there may be no line yet
@@ -136,17 +137,17 @@ class RemoteCrew:
         os._exit(0)
 
     def about(self) -> dict[str, Any]:
-        """Return what the main process needs to know of this machine: address, cores, memory, GPUs, versions."""
+        """Return what the main process must know about this machine: address, cores, memory, GPUs and versions."""
         where = {"address": self.listener.getsockname()[:2], "pid": os.getpid(), "folder": str(self.root)}
         has = {"memory": psutil.virtual_memory().total, "gpus": platform.nvidia_gpus() or 0}
         return {**where, "cores": cores(), **has, "versions": needed_versions()}
 
     def open(self, data: bytes) -> None:
-        """Make this machine's copies (twins) of the run's shared objects. data: the pickled objects."""
+        """Make the copies (twins) of the run's shared objects on this machine. data: the pickled objects."""
         self.traffic = Traffic(cloudpickle.loads(data), away=True, relay=0, root=self.root)
 
     def give(self, number: int, data: bytes) -> str:
-        """Store the pickled call of a worker, which `_start` will run; return why it cannot be unpickled, or ""."""
+        """Store the pickled call of a worker, which `_start` will run. Return why it cannot be unpickled, or ""."""
         try:
             call: Call = cloudpickle.loads(data)
         except ImportError as e:
@@ -158,7 +159,7 @@ class RemoteCrew:
         return ""
 
     def serve(self) -> None:
-        """Exchange data with the main process until the line ends; then end this process."""
+        """Exchange data with the main process until the line ends. Then end this process."""
         with contextlib.suppress(LineLost, OSError, queue.Empty):
             line, on = self.proven.get(timeout=OPENING), {START: self._start, SIGNAL: self._signal}
             self.listener.shutdown(socket.SHUT_RDWR)  # no other connection is expected
@@ -216,7 +217,7 @@ class RemoteCrew:
         self.line.tell(kind, value)
 
     def end(self) -> None:
-        """End all workers on this machine, and remove its folder."""
+        """End all workers on this machine, and remove the crew's folder."""
         self.traffic.close()
         for runs in list(self.workers.values()):  # a copy: another thread removes workers that have ended
             with contextlib.suppress(Exception):
@@ -227,12 +228,12 @@ class RemoteCrew:
 
 
 def load() -> dict[str, float]:
-    """Return the load of this machine's processor and memory, as fractions from 0 to 1."""
+    """Return the load of this machine's processor and memory, each from 0 to 1."""
     return {"cpu": psutil.cpu_percent() / 100.0, "memory": psutil.virtual_memory().percent / 100.0}
 
 
 def sweep() -> None:
-    """Remove the folders of crews that were killed on this machine."""
+    """Remove the folders that killed crews left on this machine."""
     for path in Path(tempfile.gettempdir()).glob(f"{FOLDER}*"):
         owner = path.name.removeprefix(FOLDER).partition("-")[0]
         if owner.isdigit() and not psutil.pid_exists(int(owner)):

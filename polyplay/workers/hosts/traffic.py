@@ -1,6 +1,6 @@
 """Traffic of a line (connection of two machines): files, and flows. A flow is one writer's data for some readers.
 
-The main machine has a line to each other machine, and forwards data from one of these machines to readers on another.
+The main machine has a line to each other machine. It forwards data from one of these machines to readers on another.
 This module imports no torch.
 """
 
@@ -23,7 +23,7 @@ Frame = tuple[int, int, int, list[np.ndarray]]  # number of a flow, and a Piece 
 
 @dataclass(frozen=True)
 class RemoteSeat:
-    """Worker on another machine. held: (number, name of the argument) of each shared object that the worker holds."""
+    """A worker on another machine. held: the shared objects that it holds, as pairs (number, name of the argument)."""
 
     role: str
     index: int
@@ -33,7 +33,7 @@ class RemoteSeat:
 
     @property
     def name(self) -> str:
-        """Return the worker's name in the file names of a checkpoint."""
+        """Return the worker's name in the file names of checkpoints."""
         return f"{self.role}-{self.index}"
 
     def keys(self) -> set[tuple[int, End]]:
@@ -43,8 +43,12 @@ class RemoteSeat:
 
 
 class Traffic:
-    """One end of a line, with the flows of all shared objects. away: this is the other machine's end. relay: number of
-    the line whose bell (semaphore) rings for this end. root: folder of files. warn: called if a file can't be written.
+    """One end of a line (connection of two machines), with the flows of all shared objects.
+
+    away: whether this is the end on the other machine, not on the main one.
+    relay: number of the line whose bell (semaphore) rings for this end.
+    root: folder of files.
+    warn: function that is called if a file can't be written.
     """
 
     def __init__(
@@ -71,14 +75,14 @@ class Traffic:
         self._copied = set[str]()  # names of files that were sent and kept here
 
     def _there(self, flow: Flow, end: End, seats: Collection[tuple[int, End]] | None = None) -> bool:
-        """Tell whether `end` is one of `seats`; None: whether it is on the other machine (not the main one)."""
+        """Tell whether `end` is one of `seats`. If `seats` is None, tell whether `end` is on the other machine."""
         seats, thing = self.seats if seats is None else seats, -1 if end.name in EVERYWHERE else flow.thing
         if end.i == ANY:
             return any(i == thing and other.name == end.name for i, other in seats)
         return (thing, end) in seats
 
     def gives(self, flow: Flow) -> bool:
-        """Tell whether the flow's writer is on this side."""
+        """Tell whether the writer of a flow is on this side of the line."""
         return self._there(flow, flow.writer) == self.away
 
     def _sends(self, flow: Flow) -> bool:
@@ -110,7 +114,7 @@ class Traffic:
                     yield flow.number, *piece
 
     def sit(self, seat: RemoteSeat) -> None:
-        """Record that a worker is on the other machine (not the main one). Both sides of the line call this."""
+        """Record that a worker is on the other machine. Both ends of the line call this."""
         self.seats = self.seats | dict.fromkeys(seat.keys(), seat.name)
         active = [(flow, self.gives(flow)) for flow in self.flows if self._sends(flow)]
         before = {flow.number for flow, _ in self.active}
@@ -128,7 +132,7 @@ class Traffic:
                     bell.relay(None if there == self.away else self.relay)
 
     def news(self, now: float) -> Iterator[Frame]:
-        """Yield the changes of this side since the last call. Tokens, which identify states, are read in the reverse
+        """Yield the changes on this side since the last call. Tokens, which identify states, are read in the reverse
         order of sending. So a reader that sees a change in one flow also has all earlier changes in other flows.
         """
         self.now = now
@@ -146,7 +150,7 @@ class Traffic:
             self.known[flow.number] = token
 
     def land(self, frame: Frame) -> None:
-        """Write received data to the shared object or the file."""
+        """Write received data to its shared object, or to its file."""
         number, part, i, arrays = frame
         if part == FILE:
             self._write(i, arrays)
@@ -156,7 +160,7 @@ class Traffic:
             flow.land(part, i, arrays, self.gave.get(number, self.gives(flow)))
 
     def close(self) -> None:
-        """End every wait for data on this machine. Only machines other than the main one call this."""
+        """End all waits for data on this machine. Only machines other than the main one call this."""
         for crossing in self.crossings:
             crossing.close()
 
@@ -170,8 +174,8 @@ class Traffic:
                 yield from self.files(f"checkpoints/.partial-*/{where}", name=name)
 
     def files(self, pattern: str, keep: bool = False, name: str = "") -> Iterator[Piece]:
-        """Yield the files that match `pattern` in pieces, then delete these files. keep: send each file once, and
-        delete none. name: the worker that owns the files.
+        """Yield the files that match `pattern` in pieces, then delete them. keep: send each file once, and delete none.
+        name: the worker that owns the files.
         """
         for path in sorted(self.root.glob(pattern)) if self.root is not None else ():
             there = str(path.relative_to(self.root or ""))
@@ -183,8 +187,8 @@ class Traffic:
                     path.unlink(missing_ok=True)
 
     def _write(self, at: int, arrays: list[np.ndarray]) -> None:
-        """Write a piece of a file. If the main machine can't write it, the part of the checkpoint counts as failed for
-        the file's owner. Other machines need every file, so there the OSError is raised.
+        """Write a piece of a file. If the main machine can't write it, the checkpoint part of the file's owner counts
+        as failed. Other machines need every file, so the OSError is raised there.
         """
         name, owner = (bytes(x).decode() for x in arrays[:2])
         if self.root is None or not ACCEPTED.fullmatch(name):
@@ -210,7 +214,7 @@ class Traffic:
             self.warn(f"{name} could not be written: {e.strerror or e}")
 
     def failed(self, thing: int, end: End) -> bool:
-        """Tell whether a worker's part of a checkpoint could not be written here; each failure is told only once."""
+        """Tell whether a worker's part of a checkpoint could not be written here. Each failure is reported once."""
         failed = not self.away and (name := self.seats.get((thing, end))) in self.unwritten
         if failed:
             self.unwritten.discard(name)
@@ -231,7 +235,7 @@ WHOLE = -1  # offset of the last piece, which has no data and completes the file
 
 
 def file_pieces(path: Path, name: str, owner: str = "") -> Iterator[Piece]:
-    """Yield a file in pieces. name: the file's name on the other side; owner: the worker that the file belongs to."""
+    """Yield a file in pieces. name: the file's name on the other side. owner: the worker that the file belongs to."""
     about = [np.frombuffer(text.encode(), np.uint8) for text in (name, owner)]
     for at in range(0, max(1, path.stat().st_size), CHUNK):
         yield FILE, at, [*about, np.fromfile(path, np.uint8, CHUNK, offset=at)]
@@ -239,8 +243,8 @@ def file_pieces(path: Path, name: str, owner: str = "") -> Iterator[Piece]:
 
 
 def _is_late(root: Path, name: str) -> bool:
-    """Tell whether the file's checkpoint was completed without the file. Only files of actors can be late. The initial
-    checkpoint, after 0 steps, has no such files; it does not count, because update 0 may be saved again.
+    """Tell whether a file's checkpoint was completed without the file. Only files of actors can be late. The initial
+    checkpoint, after 0 steps, has no such files. It does not count, because update 0 may be saved again.
     """
     found = ACTORS.match(name)
     made = (root / "checkpoints").glob(f"{found[1]}*") if found else ()
