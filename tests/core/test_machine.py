@@ -29,10 +29,10 @@ class Installed(metadata.Distribution):
     """A distribution whose only file is direct_url.json, if it has that."""
 
     def __init__(self, origin: dict[str, Any] | None):
-        self.origin = origin
+        self.record = origin
 
     def read_text(self, filename: str) -> str | None:
-        return None if filename != "direct_url.json" or self.origin is None else json.dumps(self.origin)
+        return None if filename != "direct_url.json" or self.record is None else json.dumps(self.record)
 
     def locate_file(self, path: Any) -> Path:
         raise NotImplementedError
