@@ -291,7 +291,7 @@ class League(Closable, Edge):
         return Crossing(flows, [(self._bells[i], end) for i, end in enumerate(ends)], self.close)
 
     def save(self) -> Batch:
-        """Return copies of all arrays, for a checkpoint. No worker may run meanwhile."""
+        """Return copies of all arrays, for a checkpoint. No worker may run during the call."""
         return {name: array.copy() for name, array in self.arrays().items()}
 
     def load(self, saved: Batch) -> None:

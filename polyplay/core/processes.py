@@ -335,7 +335,7 @@ class Handle:
         """Wait for the worker to end, at most `timeout` seconds."""
 
     def kill(self) -> None:
-        """Kill the worker if it is a process of its own."""
+        """Kill the worker if it is a separate process."""
 
     def ending(self) -> str:
         """Describe how the worker ended."""

@@ -1,4 +1,4 @@
-"""What a worker of a run sees: shared objects, counters, hyperparameters, and the orders of the main process."""
+"""Context of a worker: shared objects, counters, hyperparameters, and the orders of the main process."""
 
 from __future__ import annotations
 

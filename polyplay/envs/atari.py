@@ -266,7 +266,7 @@ PRESETS: dict[str, dict[str, object]] = {  # preset → options of class Atari; 
 
 
 def atari_preset(name: str) -> dict[str, object]:
-    """Return the options of an Atari preset. Raises UserError if there is no preset of this name."""
+    """Return the options of an Atari preset. Raises UserError if no preset has this name."""
     if name not in PRESETS:
         raise UserError(f"--atari: {name!r} given{closest_names(name, PRESETS)}; allowed: auto, {', '.join(PRESETS)}")
     return dict(PRESETS[name])
@@ -571,7 +571,7 @@ PROTOCOLS = {p.name: p for p in ALL}
 
 
 def protocol(name: str) -> Protocol:
-    """Return an evaluation protocol by name. Raises UserError if there is no protocol of this name."""
+    """Return an evaluation protocol by name. Raises UserError if no protocol has this name."""
     if name not in PROTOCOLS:
         raise UserError(f"--protocol: {name!r} given{closest_names(name, PROTOCOLS)}; allowed: {', '.join(PROTOCOLS)}")
     return PROTOCOLS[name]

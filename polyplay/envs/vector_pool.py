@@ -1,4 +1,4 @@
-"""Pools of vector environments. Gymnasium's are stepped in the caller's thread; ale-py's have threads of their own.
+"""Pools of vector environments. Gymnasium's are stepped in the caller's thread; ale-py's have their own threads.
 
 A lane is one environment of a vector environment. Its rows (results of steps) depend on the reset mode. NEXT_STEP fits
 the project's row convention as it is. In mode DISABLED, lanes that ended cannot step. So the pool resets these lanes,

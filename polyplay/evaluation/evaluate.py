@@ -56,7 +56,7 @@ class GamesWatch:
         self._show: Callable[[], None] = lambda: None
 
     def step(self, found: list[play.PlayedGame], lanes: int) -> bool:
-        """Count a step of `lanes` parallel environments, and the games `found` that ended. Return whether to go on."""
+        """Count a step of `lanes` parallel environments and its finished games `found`. Return whether games remain."""
         self.games, self.steps = self.games + len(found), self.steps + lanes
         self.total += sum(game.ret for game in found)
         self._show()
@@ -417,7 +417,7 @@ def choose_task(envs: Envs, task: str | None) -> Envs:
 
 
 def join_tasks(directory: Path, options: EvaluateOptions, names: tuple[str, ...], watch: GamesWatch | None) -> Row:
-    """Evaluate each task into a file of its own, and join the results. The score is a mean over the tasks. If all tasks
+    """Evaluate each task into a separate file, and join the results. The score is a mean over the tasks. If all tasks
     have baselines, it is the mean of human-normalized scores, otherwise of returns. After an early end, later tasks are
     missing.
     """

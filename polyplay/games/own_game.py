@@ -1,4 +1,4 @@
-"""Board games that you define in a module of your own: `game:module:Game`, in plain Python or compiled with Numba.
+"""Board games that you define in your own module: `game:module:Game`, in plain Python or compiled with Numba.
 
 The search and the environment pool are compiled code. They call the methods `legal`, `play` and `write_planes` of a
 game by memory addresses (board_rules.call_rules). A Python method is called through ctypes, which takes Python's lock

@@ -561,7 +561,7 @@ class Learner:
 
         rows: the batch, which is saved to a file if the loss or the gradient is not finite.
         versions: version of the weights that acted, for each row.
-        learnt: agent steps to count.
+        `learnt`: agent steps to count.
         observe: whether to update running statistics with the rows.
         """
         if not all(part.admit(scored) for part in self.parts if part.admit):

@@ -474,7 +474,7 @@ class CompiledParts:
             self._say("note", f"updates are compiled, in {self.runner.n} parts: {times}")
 
     def give_up(self, why: str) -> None:
-        """Keep updates eager from now on, and log the reason."""
+        """Make all later updates eager, and log the reason."""
         self.close()
         self.runner.compiled = None
         self._say("caution" if self.waits else "note", f"updates stay eager: {why}")

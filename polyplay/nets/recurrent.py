@@ -254,7 +254,7 @@ def _link_scale(write: Tensor) -> Tensor:
 
 
 class Memory(nn.Module):
-    """External memory of `slots` words of `word` numbers each, without weights of its own. An access takes `interface`
+    """External memory of `slots` words of `word` numbers each, without own weights. An access takes `interface`
     numbers, which say what to write and what to look for. It returns `reads` words, which are `features` numbers
     together. On a CPU, a row's results are bitwise the same in every batch.
     """

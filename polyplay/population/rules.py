@@ -239,7 +239,7 @@ Peers = list[tuple[int, float]]  # other members that may be copied, and their s
 
 def choose_donor(rule: str, standings: Sequence[Standing], i: int, rng: np.random.Generator) -> Choice:
     """Return the donor of member `i`, or None, and the reason. Members without a score take no part. Failed members
-    copy others, but nobody copies them.
+    copy others, but no member copies them.
     """
     mine = standings[i].score
     if mine is None:

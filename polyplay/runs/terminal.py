@@ -297,7 +297,7 @@ class Terminal:
 
     def end(self, summary: Row, failed: bool = False) -> None:
         """Print the last line: the reason of the end, the result, and the next command. On a narrow screen, the command
-        is on a line of its own. After a failure, the exception gives the reason and says how to continue.
+        is on a separate line. After a failure, the exception gives the reason and says how to continue.
         """
         self.refresh(summary.get("frames"))
         line, screen = closing_line(summary, failed), self.screen.live is not None

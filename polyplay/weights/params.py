@@ -287,7 +287,7 @@ class Params(SharedArrays):
         round: int,  # noqa: A002 - the design's word
         learnt: np.ndarray | None = None,
     ) -> None:
-        """Publish these weights. learnt: how many rollouts of each reader the weights were trained on."""
+        """Publish these weights. `learnt`: how many rollouts of each reader the weights were trained on."""
         if not self._locked:
             self._locked = True
             page_lock(self.block, vector.flat.device)
@@ -321,16 +321,16 @@ class Params(SharedArrays):
     def stay(self, readers: slice, learnt: np.ndarray) -> None:
         """Let these readers continue, because no newer weights will come of their rollouts so far.
 
-        learnt: number of each reader's rollouts so far.
+        `learnt`: number of each reader's rollouts so far.
         """
         self._learnt[readers] = learnt
         self._wake()
 
     def wait(self, atleast: int, reader: int, timeout: float, learnt: int = 0) -> bool:
-        """Wait for new weights, at most `timeout` seconds. Return whether they are there.
+        """Wait for new weights, at most `timeout` seconds. Return whether they have arrived.
 
         atleast: wait until `round` is at least this number.
-        learnt: also wait until the weights were trained on this number of the reader's rollouts.
+        `learnt`: also wait until the weights were trained on this number of the reader's rollouts.
         Raises Closed when the run stops.
         """
 

@@ -577,7 +577,7 @@ class CopiedUpdate(OpenUpdate):
             super().begin(version, learnt)
 
     def refresh(self) -> int:
-        """Copy the shared weights. Other workers may be changing them meanwhile. Return the version before the copy."""
+        """Copy the shared weights. Others may change them during the copy. Return the version before the copy."""
         version = self.copied = self.counts.version
         if self.shared is not None:
             self.vector.flat.copy_(self.shared)

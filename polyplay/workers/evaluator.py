@@ -3,8 +3,8 @@
 The evaluator requests one copy of the weights. The learner makes this copy after its next update (weights.Params). So
 every system is evaluated in the same way, whether its weights lie in Params, in a replica or in shared memory. A score
 belongs to exactly one version of the weights. The evaluator reads no checkpoint, because checkpoints may be large. The
-games run in separate environments, with the same seed each time. Training continues meanwhile. If an evaluation is due
-during another one, it is skipped.
+games run in separate environments, with the same seed each time. Training continues during an evaluation. If an
+evaluation is due during another one, it is skipped.
 """
 
 from __future__ import annotations
