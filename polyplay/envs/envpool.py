@@ -49,7 +49,7 @@ def _module() -> Any:
 
 
 class EnvPoolTask(NamedTuple):
-    """EnvPool's description of a task, with the options of an `Envs`."""
+    """EnvPool's description of a task, made with the options that an `Envs` gives."""
 
     config: Batch
     observation_space: gym.Space  # of one environment

@@ -291,9 +291,9 @@ def connect(envs: Envs, seed: int, lane: int) -> TaskPool:
 class TaskPool(BasePool):
     """A pool for several tasks. It joins ordinary pools, one for each task of each group of lanes.
 
-    Each lane has its own seed in the run. With one group, only a few of the pools step at a time, and the next pool
-    starts when one ends. A thread for each of 57 games would slow the learner down. With several groups, a whole group
-    steps while the caller acts for another group.
+    Each lane has its own seed in the run. With one group, only a few pools step at the same time: when a pool has
+    finished its step, the next pool starts. A thread for each of 57 games would slow the learner down. With several
+    groups, a whole group steps while the caller acts for another group.
     """
 
     def __init__(self, envs: Envs, seed: int, lane: int):

@@ -145,8 +145,8 @@ _ROWS = 4  # the number of rows in a small product must be a multiple of this, s
 
 
 def content_weights(memory: Tensor, keys: Tensor, strengths: Tensor) -> Tensor:
-    """Return weights over the memory's slots [B, R, N], by content: the softmax over slots of strength · cosine(key,
-    word). Shapes: memory [B, N, W], keys [B, R, W], strengths [B, R].
+    """Return the weight of each memory slot for each read head, [B, R, N]. The weights of a head are a softmax over the
+    slots of strength · cosine(key, content of the slot). Shapes: memory [B, N, W], keys [B, R, W], strengths [B, R].
     """
     norms = _norm(keys).unsqueeze(2) * _norm(memory).unsqueeze(1)
     similarity = bmm_rows(keys, memory.transpose(1, 2)) / (norms + _EPSILON)

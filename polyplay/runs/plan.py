@@ -475,7 +475,7 @@ def check_plan(plan: Plan, settings: Any) -> Plan:
 
 def measure_speed(crew: Any, metrics: tuple[str, ...], plan: Plan, skip: int) -> list[tuple[str, str]]:
     """Run the workers for two seconds after their first update (in self-play by search, after their first step). Return
-    plan lines about speed, memory and the estimated time. If the plan is refused, return [].
+    lines about speed, memory and the estimated time, for the plan. If the plan is refused, return [].
     """
     from polyplay.runs.crew_metrics import memory_mb
     from polyplay.runs.terminal import clock_text

@@ -484,7 +484,7 @@ def _go(
 def _runner(
     directory: Path, settings: Any, options: RunOptions, sources: Sources, changes: Mapping[str, Any]
 ) -> MemberRunner:
-    """Return the callable that runs a member's session, with the options that apply to members."""
+    """Return the function that trains a member for one session, with the member's options."""
     own: Settings = _presets.member_settings(settings)
     types = flags.option_types(type(own), RunOptions).keys() - {*HOSTS}
     kept, changed = ({k: v for k, v in given.items() if k in types} for given in (sources, changes))

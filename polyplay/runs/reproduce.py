@@ -1,4 +1,5 @@
-"""Repeat an asynchronous run in one thread. A log says which rollouts each update used. Actors make them in that order.
+"""Repeat an asynchronous run in one thread. A log lists the rollouts that each update used, in the order of updates.
+When the run is repeated, actors make their rollouts in the order of this list.
 
 This log is enough, because a rollout depends only on its actor's past and on the weights that acted. Actors get the
 same versions of the weights as in the run, and learners get the same batches. So every loss is bitwise the same. The

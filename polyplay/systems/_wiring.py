@@ -49,7 +49,7 @@ class PolicyOptions(AgentOptions):
 
 @dataclass(frozen=True)
 class ValueOptions(PolicyOptions):
-    """Options of systems whose losses accept normalized values, or one value per task."""
+    """Options of systems whose losses work with PopArt: with normalized values, or with one value for each task."""
 
     value: Literal["plain", "popart", "heads"] = "plain"
     # outputs of the value head; heads: one per task of --env, popart: one per task, normalized by running statistics
