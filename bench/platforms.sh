@@ -68,7 +68,7 @@ print(f'| $system | $turn | $way |', round(s['steps'] / s['wall_seconds']), '|')
 {
   echo "# $([ "$what" = wheel ] && echo "The wheel under each Python" || echo "The portable way beside Linux's")"
   echo
-  echo "- command: \`bash bench/platforms.sh $what\`"
+  echo "- command: \`$([ "$what" = wheel ] && echo "make dist && ")bash bench/platforms.sh $what$([ "$what" = wheel ] && echo " PYTHON …")\`"
   echo "- machine: $(lscpu | sed -n 's/^Model name: *//p'), $(nproc) cores, float32"
   echo "- commit: $(git -C "$root" rev-parse HEAD), $(date -u +%FT%TZ)"
   echo

@@ -249,11 +249,8 @@ class NativeGroup:
         self.pools, self.lanes, self.names, self.rows = pools, lanes, names, rows
         self.at = [at if (evenly := _as_slice(at)) is None else evenly for at in lanes]
         n = sum(map(len, lanes))
-        self.episodes, self.everyone, self.noop = (
-            AtariEpisodes(n, pools[0].options),
-            np.arange(n),
-            np.empty(n, np.int64),
-        )
+        self.episodes, self.everyone = AtariEpisodes(n, pools[0].options), np.arange(n)
+        self.noop = np.empty(n, np.int64)
         self.reward, self.dead, self.life = np.zeros(n, np.int32), np.zeros(n, bool), np.zeros(n, np.int32)
         self.numbers = None if numbers[0] is None else np.empty((n, len(numbers[0])), np.int64)  # by lane
         for pool, at, own in zip(pools, lanes, numbers, strict=True):
