@@ -126,9 +126,12 @@ def _made(make: Factory, n: int, wanted: Iterable[AutoresetMode]) -> Any:
 
 
 def _made_again(env: Any, mode: AutoresetMode) -> VectorEnv:
-    """Rebuild Gymnasium's own vector environment in another reset mode, from the same functions."""
+    """Rebuild Gymnasium's own vector environment in another reset mode, from the same environments or functions."""
     given = {name: vars(env)[name] for name in signature(type(env)).parameters if name in vars(env)}
-    env.close()
+    if isinstance(env, SyncVectorEnv):  # before Gymnasium 1.4, its functions may be an iterator that is used up
+        given["env_fns"] = [lambda one=one: one for one in env.envs]
+    else:
+        env.close()
     made: VectorEnv = type(env)(**{**given, "autoreset_mode": mode})
     made.spec = env.spec
     return made

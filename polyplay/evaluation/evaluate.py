@@ -84,7 +84,8 @@ class GamesWatch:
                 console.print(f"{self.games:,} of {episodes:,} games · {line}", soft_wrap=True)
 
         self._show = show
-        with bar, processes.handled(self._receive):
+        shown = bar if console.is_terminal else contextlib.nullcontext()  # before Rich 14.3 a hidden bar prints a line
+        with shown, processes.handled(self._receive):
             yield
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
