@@ -1,4 +1,4 @@
-"""Polyplay: every large-scale deep-RL system as one page of wiring over shared parts.
+"""Polyplay: large-scale deep-RL systems, each a short file that connects shared components.
 
 import polyplay
 run = polyplay.train("impala", env="ALE/Pong-v5", frames=10_000_000)

@@ -1,4 +1,4 @@
-"""The command `polyplay`, and `python -m polyplay`. From its first instruction, signals end the command cleanly."""
+"""Entry point of the commands `polyplay` and `python -m polyplay`, which end without a traceback after a signal."""
 
 from __future__ import annotations
 

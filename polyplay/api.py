@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 
 @dataclass
 class Run(RunResult):
-    """A training run that has ended. Attributes: `directory`, `exit_code`, `reason`, `summary` and `settings`."""
+    """A training run that has ended, with its `directory`, `exit_code`, `reason`, `summary` and `settings`."""
 
     def evaluate(self, episodes: int | None = None, seed: int = 0, **options: Any) -> Row:
-        """Play full games with a trained agent of this run, and return the scores. See the function `evaluate`."""
+        """Play full games with a trained agent of this run, and return the scores. See `polyplay.evaluate`."""
         return evaluate(self.directory, episodes, seed, **{"trust": True, **options})  # this program made the run
 
     def metrics(self) -> dict[str, list[Any]]:
@@ -40,11 +40,11 @@ class Run(RunResult):
         return run_files.read_table(self.directory / "metrics.jsonl")
 
     def episodes(self) -> dict[str, list[Any]]:
-        """Return all full games that ended in training as a dictionary {column: list}, as `metrics` does."""
+        """Return all full games that ended in training as a dictionary {column: list}."""
         return run_files.read_table(self.directory / "episodes.jsonl")
 
     def plot(self, out: str | Path | None = None, games: int = 100) -> Figure:
-        """Draw the learning curve, and return it as a matplotlib figure. If `out` is given, also write it to this file.
+        """Draw the learning curve, and return a matplotlib figure. Also write the figure to the file `out`, if given.
         Each point is the mean return of the last `games` full games. Needs polyplay[plots].
         """
         from polyplay.cli import plot
@@ -65,9 +65,9 @@ def train(
 ) -> Run:
     """Train an agent, and return the run when training has ended.
     system: name of the algorithm, such as "ppo" (`polyplay systems` lists all names), or your own Page.
-    config: file of options, or the directory of a run to repeat. Either may also name the system.
+    config: file of options, or the directory of a run to repeat. If `config` names a system, `system` may be omitted.
     callbacks: functions that are called with the run and each report, or objects of a class that inherits `Callback`.
-    overrides: options as keywords (FIELD for --FIELD of the command line). They override the options in `config`.
+    overrides: options as keywords (FIELD for --FIELD of the command line), which override the options in `config`.
     """
     user_modules.refuse("polyplay.train")
     system = system if system is None or isinstance(system, str) else systems.name_of(system)

@@ -1,4 +1,4 @@
-"""Answer `python -m polyplay.train`, a form that other libraries have, with the command to use instead."""
+"""Answer the command `python -m polyplay.train`, known from other libraries, with the command to use instead."""
 
 import sys
 

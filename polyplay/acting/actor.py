@@ -1,12 +1,11 @@
-"""The actor, which acts in lanes (parallel environments) that step together, and parts that all acting loops use.
+"""The actor, which acts in lanes (parallel environments) that step together, and functions that all acting loops use.
 
-The parts call the policy, write rows (one step of each lane), count games, explore, and copy data to and from devices.
-The loop receives rows, chooses actions, writes the rows, and sends the actions.
+These functions call the policy, count games, explore, move data between devices, and write rows (one step of a lane).
 
-The loop also paces acting against learning. When a group of lanes has finished its rollout, the loop parks the group:
-it holds back the group's actions. When all groups are parked, their slots (shared memory of rollouts) are committed,
-and new slots are taken. Weights are then pulled once. If the allowed lag requires newer weights, the loop waits for
-them first. If the weights are new, the actions of the parked rows are chosen again. Then all actions are sent.
+The actor receives rows, chooses actions, writes the rows into rollouts, and sends the actions. When a group of lanes
+has finished its rollout, the actor parks the group: the actor sends no further actions to these lanes. When all groups
+are parked, the actor commits their rollouts, takes shared memory for the next ones, and pulls weights once. The actor
+waits if its weights would lag too far behind. Parked groups get new actions if the weights have changed.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ from polyplay.weights.params import WeightCache
 
 class Exploration(ABC):
     """Base class of exploration: the probability of random actions (ε-greedy), or the size of noise on real actions. An
-    exploration has no state to save. So the replacement of a lost actor explores in the same way.
+    exploration has no state to save, so an actor that replaces a lost actor explores in the same way.
     """
 
     lanes: int = 1  # number of lanes of all workers together
@@ -51,7 +50,7 @@ class Exploration(ABC):
     def at(self, acts: np.ndarray, lanes: np.ndarray) -> np.ndarray:
         """Return ε, or the standard deviation of the noise, as float32 [B].
 
-        The result depends only on the arguments, or on the counts of the run.
+        The result depends only on the arguments and on the run's step counters.
         acts: how often each lane has acted before, int64 [B].
         lanes: each lane's number among the lanes of all workers, int64 [B].
         """
@@ -63,13 +62,13 @@ class Exploration(ABC):
 
 @dataclass(frozen=True)
 class LinearEpsilon(Exploration):
-    """ε that falls linearly: `start` for the first `after` agent steps, then down to `end` within `over` further steps.
+    """Linear decay of ε from `start` to `end` over `over` agent steps. The decay begins after `after` agent steps.
 
-    After that, ε stays at `end`. Mnih et al. 2015 lower ε from 1 to 0.1 over 1M agent steps, after 50k steps.
+    Mnih et al. 2015 lower ε from 1 to 0.1 over 1M agent steps, after 50k steps.
     lanes: number of lanes (parallel environments) of all workers together.
 
-    Lanes act in step, so the run's agent steps are a lane's acts times `lanes`. This counts one step more per game,
-    because a lane also acts in the last row of a game.
+    All lanes must act equally often: the schedule takes a lane's acts times `lanes` as the run's agent steps. This
+    product has one step too many per game, because a lane also acts in the last row of a game.
     """
 
     start: float = 1.0
@@ -88,8 +87,8 @@ class LinearEpsilon(Exploration):
 
 @dataclass(frozen=True)
 class RunSchedule(LinearEpsilon):
-    """LinearEpsilon for lanes that do not act in step, such as those of Gorila's free actors. ε depends on the agent
-    steps that `weights` count, also before a resume. So replaced and resumed actors continue at the run's present ε.
+    """LinearEpsilon for actors that step at different speeds, as in Gorila. ε depends on the agent steps on which
+    `weights` were trained since the run's first start. Replaced or resumed actors continue with the run's present ε.
     """
 
     weights: Any = None  # SharedWeights
@@ -139,8 +138,8 @@ PURE = LinearEpsilon, EpsilonLadder, GaussianNoise  # `at` depends only on its a
 
 def player_from_cpu(player: Player, device: torch.device | str, compile: str = "off") -> Player:  # noqa: A002
     """Return a player that takes inputs and returns outputs on the CPU, while its weights are on `device`.
-    compile: as in RunControl. Unless it is "off", small networks on a CPU act without torch, and networks on a GPU act
-    by CUDA graphs.
+    compile: see RunControl. If `compile` is not "off", small networks on a CPU act without torch, and networks on a GPU
+    act with CUDA graphs.
     """
     device = torch.device(device)
     if device.type != "cpu":
@@ -150,7 +149,7 @@ def player_from_cpu(player: Player, device: torch.device | str, compile: str = "
 
 
 class PlayerOnDevice(Player):
-    """A player whose weights are on a device. Inputs are copied there if needed, and outputs come back in one copy."""
+    """A player whose weights are on a device. Inputs are copied to the device, and outputs are copied back together."""
 
     def __init__(self, player: Player, device: torch.device):
         self.player, self.device, self.noise = player, device, player.noise
@@ -181,8 +180,8 @@ OFTEN, MOST = 4, 4  # OFTEN: call with rows of the same shapes at which a graph 
 
 
 class CapturedPlayer(PlayerOnDevice):
-    """PlayerOnDevice with a CUDA graph for each frequent number of lanes. One launch then replaces many operations.
-    Networks that cannot be captured act without graphs, and so do players that are not networks, such as TapeRecorder.
+    """PlayerOnDevice that captures a CUDA graph for every batch size with which it is often called. Networks that
+    cannot be captured act without graphs, and so do players that are not networks, such as TapeRecorder.
     """
 
     def __init__(self, player: Player, device: torch.device):
@@ -202,7 +201,6 @@ class CapturedPlayer(PlayerOnDevice):
         return both["out"], both.get("after", {})
 
     def _capture(self, kind: Any, leaves: list[torch.Tensor]) -> bool:
-        """Capture a CUDA graph of acting in rows of these shapes and types. Return whether it worked."""
         like = Batch()
 
         def function(*given: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -233,9 +231,9 @@ class MatchEnds:
         self._turn = np.zeros(lanes.size, np.int64)
 
     def watch(self, which: slice | np.ndarray, step: Batch) -> tuple[np.ndarray, np.ndarray]:
-        """Process new rows of the lanes `which`. Return the matches that were over before these rows. The first array,
-        int [n], has the matches in which all players that came have ended. The second array has the matches whose
-        environment was restarted in the middle. Callers must `forget` both before these matches get further rows.
+        """Process new rows of some lanes. Return the matches that were over before these rows. The first array, int
+        [n], has the matches that all players finished. The second array has the matches whose environment was restarted
+        in the middle. Callers must `forget` all these matches before passing further rows of their lanes.
         """
         first, none = step["first"], np.zeros(0, np.int64)
         self._turn[which] += 1
@@ -271,12 +269,12 @@ POLICY_INPUTS = ("obs", "mask", "reward", "first", "events", "task")  # columns 
 def act_rows(
     player: Player, step: Batch, state: Batch, noise: np.ndarray | None = None, epsilon: np.ndarray | None = None
 ) -> tuple[Batch, Batch]:
-    """Let a player choose actions for rows of a pool of environments, [B]. On a CPU, nothing is copied.
+    """Let a player choose actions for one row of each of B lanes (parallel environments). On a CPU, nothing is copied.
 
     Return the player's outputs as arrays [B], and the player's state after the rows.
     state: the player's state before the rows.
-    noise: random numbers, float32 [B, player.noise] in (0, 1). If None, the player takes its most probable actions.
-    epsilon: ε or noise deviation, float32 [B], see Exploration. If None, only the player itself explores.
+    noise: random numbers, float32 [B, player.noise] in (0, 1), or None: the player takes its most probable actions.
+    epsilon: ε or noise deviation, float32 [B], see Exploration, or None: no exploration besides the player's sampling.
     """
     inputs = {key: step[key] for key in POLICY_INPUTS if key in step}
     if noise is not None:
@@ -295,7 +293,7 @@ def _to_array(x: torch.Tensor) -> np.ndarray:
 
 
 class EpisodeCounter:
-    """Counts the unclipped return and the length of full games per lane. Learning may use shorter episodes."""
+    """Counts the unclipped return and the length of full games per lane. A full game may span several episodes."""
 
     def __init__(self, lanes: int):
         self.ret, self.length = np.zeros(lanes), np.zeros(lanes)
@@ -304,9 +302,9 @@ class EpisodeCounter:
     def count(self, ctx: WorkerContext, lanes: np.ndarray, step: Batch, lane: int, agent: int = 0) -> tuple[int, int]:
         """Count rows of these lanes, int64 [B], and report the games that ended.
 
-        Return the number of agent steps, which the caller adds to the run's steps, and the number of games that ended.
+        Return the number of agent steps in these rows, and the number of games that ended.
         lane: number of the pool's first lane among all workers' lanes.
-        agent: agent that plays these lanes. If -1, the player does not train, so its games and steps do not count.
+        agent: agent that plays these lanes, or -1 for a player that does not train, whose games and steps do not count.
         """
         row = [step[key] for key in ("reward", "first", "over", "terminated", "truncated")]
         begun, games = _count(self.ret, self.length, self.ended, self.over, lanes, *row)
@@ -323,7 +321,6 @@ class EpisodeCounter:
 def _count(
     ret: np.ndarray, length: np.ndarray, ended: np.ndarray, was_over: np.ndarray, lanes: np.ndarray, *row: np.ndarray
 ) -> tuple[int, int]:
-    """Count rows of an EpisodeCounter's lanes. Return how many rows are first rows, and how many rows end games."""
     reward, first, over, terminated, truncated = row
     begun = games = 0
     for b, i in enumerate(lanes):
@@ -338,8 +335,8 @@ def _count(
 
 
 def report_faults(ctx: WorkerContext, pool: Pool, counts: bool = True) -> None:
-    """Log each failure of an environment and each remark once, and report how often the pool restarted environments.
-    With counts=False, the reported number of restarts is 0, because another worker that shares the pool reports it.
+    """Log the environments' new failures and remarks, and report how often the pool has restarted environments.
+    counts: whether to report the restarts. Only one of the workers that share a pool may report them.
     """
     ctx.counters.set("restarts", pool.restarts if counts else 0)
     with contextlib.suppress(IndexError):  # another thread took the last one
@@ -367,7 +364,7 @@ Pull = Callable[[int], int | None]  # pulls a round's weights; returns their ver
 
 @dataclass
 class LanePlayer:
-    """A player of an actor's lanes. The same LanePlayer may act in several groups of lanes."""
+    """Player of one or several groups of an actor's lanes."""
 
     policy: Player
     out: Producer | RolloutSlots | None  # where the player's rows are written; None: nowhere
@@ -416,12 +413,11 @@ class LaneGroup:
 
 class Actor:
     """Acts in every lane (parallel environment) of a pool. Between two rollouts, an actor can be saved if its pool can.
-    Either one player acts in all groups of lanes, or each group has a separate player. The latter is called a table,
-    see acting.worker.
+    Either one player acts in all groups of lanes, or each group has a separate player (a table, see acting.worker).
     """
 
     def __init__(self, ctx: WorkerContext, pool: Pool, players: Sequence[LanePlayer], first_lane: int):
-        """players: one for each group of lanes, or one for all. All have the same `out` and equally much noise."""
+        """players: one for each group of lanes, or one for all. All players have the same `out` and `policy.noise`."""
         assert players[0].out is not None
         self.ctx, self.pool, self.players, self.out = ctx, pool, players, players[0].out
         self.first_lane, indices = first_lane, np.arange(pool.lanes)
@@ -447,18 +443,16 @@ class Actor:
         self.bootstrap = True  # whether a last row needs outputs; else the next rollout acts in this row
 
     def move_rows(self, device: torch.device) -> None:
-        """Store observations on a GPU, also those in the slots, because acting and learning both read them there."""
+        """Store the observations of rows and rollouts on a GPU, where both the actor and the learner read them."""
         if device.type != "cpu":
             self.device, self.out.rows["obs"] = device, to_device(self.out.rows["obs"], device)
 
     def rollouts(self, pull: Pull | None = None) -> Iterator[list[int] | None]:
-        """Yield the slots (memory of rollouts) of each finished round: one rollout of every group of lanes.
+        """Yield the slots (memory of rollouts) of each finished round, for the caller to commit. A round is one rollout
+        of every group of lanes. Groups whose player does not train have no slot. Yield None while waiting.
 
-        The list has a slot for each group whose rows are written. The caller commits these slots. While nothing is
-        ready, None is yielded.
-
-        pull: function that pulls the weights for round k and returns their version, or None if they are not published
-        yet. If `pull` is None, each player pulls its weights itself, as at a table.
+        pull: function that pulls the weights for round k and returns their version, or None if no such weights are
+        published yet. Without `pull`, each player calls its own `LanePlayer.pull`.
         """
         if pull is not None:
             self.players[0].pull = pull
@@ -495,7 +489,6 @@ class Actor:
             yield slots
 
     def _pull(self, k: int) -> Generator[None, None, None]:
-        """Pull the weights of all players for round k. Yield None while a player's weights are not published."""
         for player in self.players[self.pulled :]:
             with self.ctx.counters.timed("wait"):
                 while (version := player.pull(k)) is None:
@@ -510,7 +503,7 @@ class Actor:
         self.pulled = 0
 
     def _gather(self) -> Iterator[None]:
-        """Receive rows, act, write rows and send actions, until every group is parked on its rollout's last row."""
+        """Receive rows, act, write rows and send actions until every group of lanes has finished its rollout."""
         waiting = sum(not g.parked for g in self.groups)
         try:
             while waiting:
@@ -543,7 +536,6 @@ class Actor:
             self._report()
 
     def _receive(self) -> tuple[slice | None, Batch]:
-        """Return the lanes of a group and their rows. If nothing has come yet, return None and {}."""
         began = time.perf_counter()
         try:
             lanes, step = self.pool.recv(self.ctx.patience)
@@ -564,16 +556,16 @@ class Actor:
         self.env, self.infer, self.steps, self.calls, self.reported = 0.0, 0.0, 0, 0, time.perf_counter()
 
     def late(self) -> bool:
-        """Tell whether the run ends without waiting for the present rollout, because it would take too long."""
+        """Tell whether the present rollout would take too long to be finished before the run ends."""
         if self.between:
             return False
         rows = 1 + min(group.at for group in self.groups if not group.parked)
         return self.ctx.late((time.monotonic() - self.begun) / max(rows, 1) * (self.out.T + 1 - rows))
 
     def _serve(self, group: LaneGroup, step: Batch, acts: bool = True) -> None:
-        """Choose actions for the next row of a group of lanes, and write the row. With acts=False, use the actions
-        chosen before. If a rollout or a window begins with this row, the policy's state before the row is written, too.
-        Then the actions are sent. After the last row, the group is parked instead.
+        """Choose actions for a group's row, write the row, and send the actions or, after a rollout's last row, park
+        the group. With acts=False, send the actions chosen before. The first row of a rollout or window is written with
+        the policy's state before the row.
         """
         at, out = group.at, self.out
         if acts:
@@ -618,7 +610,7 @@ class Actor:
 
     @property
     def between(self) -> bool:
-        """Whether the actor is between two rollouts. Every lane then waits for its action."""
+        """Whether the actor is between two rollouts, that is, all groups of lanes are parked."""
         return all(g.parked for g in self.groups)
 
     def save(self) -> Batch | None:
@@ -670,12 +662,12 @@ class TapeRecorder(Player):
         self.policy.cache_weights()
 
     def act(self, step: Batch, state: Batch) -> tuple[Batch, Batch]:
-        """See ActorCritic.act. Tapes stay on the policy's device."""
+        """See ActorCritic.act. The recorded activations stay on the policy's device."""
         self.tapes.append([])
         return self.policy.act(step, state, self.tapes[-1])
 
     def take(self) -> Tape:
-        """Return the activations of the rollout that just finished: rows 0 to T-1, with all groups in each row."""
+        """Return the activations of all groups of lanes in rows 0 to T-1 of the rollout that just finished."""
         tape = join_tapes(self.tapes[-self.groups * (self.T + 1) : -self.groups])
         self.tapes = self.tapes[-self.groups :]  # of the parked rows, with which the next rollout begins
         return tape

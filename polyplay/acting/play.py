@@ -1,7 +1,4 @@
-"""Playing without learning: full games of one policy, and matches of two teams or of two players on a board.
-
-Every lane (parallel environment) plays a fixed share of the games.
-"""
+"""Playing without learning: full games of one policy, and matches of two teams or of two players on a board."""
 
 from __future__ import annotations
 
@@ -71,8 +68,8 @@ def play_games(
     envs: Envs, policy: Player, how: PlayOptions, viewers: Sequence[Viewer] = (), watch: Watch | None = None
 ) -> list[tuple[float, int]]:
     """Play full games, and return the (return, length) of each game, in the order of the games' numbers. Every lane has
-    a quota of games, so short games are not preferred. watch: function that decides after every step whether to
-    continue. If it ends play early, fewer games are returned.
+    a quota of games, so that short games are not overrepresented. watch: function that decides after every step whether
+    to continue. After an early end, only the finished games are returned.
     """
     games, lanes = list[PlayedGame](), lanes_of(envs, how.episodes)
     with closing(play_steps(envs, policy, how, viewers)) as steps:
@@ -84,7 +81,7 @@ def play_games(
 
 
 def lanes_of(envs: Envs, episodes: int) -> int:
-    """Return the number of lanes (parallel environments) for `episodes` games. All tasks have equally many lanes."""
+    """Return the number of lanes (parallel environments) for `episodes` games, equally many for each task."""
     few = min(episodes, LANES)
     if order := envs.spec.order if envs.only < 0 else ():
         return max(few // len(order), 1) * len(order)
@@ -95,7 +92,7 @@ def play_steps(
     envs: Envs, policy: Player, how: PlayOptions, viewers: Sequence[Viewer] = ()
 ) -> Generator[list[PlayedGame], None, None]:
     """Play full games, and yield after every step of all lanes the games that ended in this step. Games beyond a lane's
-    quota are left out. If a player never joins a match, the player has no game in this match.
+    quota are left out. A match has no game of a player who never joined the match.
     """
     lanes = lanes_of(envs, how.episodes)
     if envs.options.get("starts"):  # a restarted game would take another game's start state
@@ -127,12 +124,12 @@ def play_steps(
 def play_rows(
     envs: Envs, lanes: int, seed: int, players: Sequence[tuple[TeamPlayer, np.ndarray | slice]], first: int = 0
 ) -> Generator[tuple[Batch, Tree, Pool], None, None]:
-    """Play full games with all lanes in step, even if lanes do not act in step during training.
+    """Play full games, in which all lanes step together.
 
     Yield every row (one step of all lanes), the actions chosen in this row, and the pool of environments. The next step
-    overwrites the actions.
-    players: pairs of a player and its lanes, counted from `first`.
-    first: number of the first lane.
+    overwrites the array of actions.
+    players: pairs of a player and the indices of its lanes, from 0.
+    first: number of lane 0, which determines the environments' seeds.
     """
     shown = replace(envs, lanes=lanes, workers=0, at_once=0, groups=1, active=0, agents=1)
     if envs.spec.tasks:  # the spec of tasks takes long to compute
@@ -151,8 +148,8 @@ def play_rows(
 def choose_with_value(
     spec: EnvSpec, policy: Player, how: PlayOptions, numbers: np.ndarray, step: Batch, state: Batch, act: int
 ) -> tuple[Tree, np.ndarray | None, Batch]:
-    """Choose actions for the lanes `numbers`. Return actions, the network's values [B], and the state after the row. If
-    the network computes no values, None is returned for them. act: how often these lanes have acted before.
+    """Choose actions for the lanes with these `numbers`. Return the actions, the network's values [B] or None, and the
+    policy's state after the row. act: how often each of these lanes has acted before.
     """
     acts = np.full(len(numbers), act)
     noise = None if how.greedy else uniform(how.seed + SEED, numbers, acts, policy.noise)
@@ -186,7 +183,7 @@ def load_policy(system: Any, path: Path, agent: int = 0) -> Policy:
 
 def load_player(system: Any, path: Path, device: str = "cpu", simulations: int | None = None, agent: int = 0) -> Player:
     """Load the player for full games: the network on `device`, or the system's tree search, which uses the network.
-    simulations: number of the search's simulations per move. If None, the search's default is used.
+    simulations: number of the search's simulations per move, or None for the search's default.
     """
     policy = load_policy(system, path, agent).to(device)
     if system.player is None:
@@ -209,7 +206,7 @@ def summarize_games(games: list[tuple[float, int]], frames_per_step: int) -> Row
 
 
 def policy_player(policy: Player, how: PlayOptions) -> TeamPlayer:
-    """Return a player that acts by a policy and remembers the policy's state of each lane."""
+    """Return a player that acts by a policy and keeps the policy's recurrent state for each lane."""
 
     def begin(pool: Pool, lanes: np.ndarray) -> Choose:
         state, acts = policy.initial(len(lanes)), itertools.count()
@@ -235,7 +232,7 @@ def random_player(seed: int) -> TeamPlayer:
 
 
 def scripted_player(bot: Bot) -> TeamPlayer:
-    """Return a player that acts by a bot. If the bot can't play there, the player raises UserError at its start."""
+    """Return a player that acts by a bot. The player's start raises UserError if the bot can't play these lanes."""
 
     def begin(pool: Pool, lanes: np.ndarray) -> Choose:
         seated = seat_bot(bot, pool, lanes)
@@ -246,8 +243,8 @@ def scripted_player(bot: Bot) -> TeamPlayer:
 
 def play_both_sides(envs: Envs, player: TeamPlayer, other: TeamPlayer, matches: int, seed: int) -> np.ndarray:
     """Play matches of two players. Return the points of `player`, float64 [matches]: 1 for a win, ½ for a draw.
-    `player` is the first team in the first half of the matches, and the second team in the second half. Both halves
-    have the same seeds.
+    `player` is the first team in the first half of the matches, and the second team in the second half. Both halves of
+    the matches have the same seeds.
     """
     steps = both_side_steps(envs, player, other, matches, seed)
     while True:
@@ -271,9 +268,9 @@ def team_steps(
 ) -> Generator[None, None, np.ndarray]:
     """Play matches, and return the first team's points, float64 [matches]: 1 for a win, ½ for a draw, 0 for a loss.
 
-    Yield after every step of all matches. The team with the higher total team reward wins. If rows have no team reward,
-    the sum of the returns of a team's seats counts instead. Each place for a parallel match has a quota of matches, so
-    short matches are not preferred.
+    Yield after every step of all matches. The team with the higher total team reward wins, or without team rewards, the
+    team with the higher sum of its players' returns. Each parallel environment plays a fixed number of matches, so that
+    short matches are not overrepresented.
     """
     at_once, team = min(matches, LANES), np.array(envs.spec.sides)
     points, scores = np.full(matches, np.nan), np.zeros((at_once, 2))
@@ -299,8 +296,8 @@ def team_steps(
 
 
 def _team_scores(step: Batch, team: np.ndarray) -> np.ndarray:
-    """Return how much a row adds to the scores of both teams in every match, float64 [matches, 2]. All players of a
-    team that are present have the same team reward. team: the team of each seat.
+    """Return how much a row adds to the scores of both teams in every match, float64 [matches, 2]. A team's score is
+    the mean team reward of its present players, which is the same for all. team: the team of each seat.
     """
     board, own = (-1, len(team)), (team[:, None] == (0, 1)).astype(np.float64)  # own: [seats, teams]
     if "team_reward" not in step:
@@ -315,7 +312,7 @@ MatchWatch = Callable[[dict[int, float], int], bool]  # ({ended game: points}, n
 
 @dataclass(frozen=True)
 class MatchStarts:
-    """Starting positions of a match's games. begins: whether `player` moves first instead of `other`, bool [n]."""
+    """Starting positions of n games. begins: for each game, whether `player` moves first, not `other`, bool [n]."""
 
     records: np.ndarray  # int8 [n, record]
     begins: np.ndarray
@@ -333,9 +330,9 @@ def match(
 ) -> np.ndarray:
     """Play board games of two players. Return the points of `player`, float64 [n]: 1 for a win, ½ for a draw.
 
-    If `watch` ends the match early, the points of unfinished games are nan. Raises ValueError: a move is illegal.
-    at_once: number of games that are played together. If None, all games are.
-    over: called with all records and the numbers of games that just ended, by a last move or because a player gave up.
+    If `watch` ends the match early, the points of unfinished games are nan. Raises ValueError if a move is illegal.
+    at_once: number of games that are played together, or None for all games.
+    over: called with all records (positions) and the numbers of the games that just ended.
     """
     records, own, n = starts.records.copy(), starts.begins.copy(), len(starts.records)
     random = np.random.default_rng(seed).integers(2**63, size=n, dtype=np.uint64)
@@ -358,7 +355,6 @@ def match(
 
 
 def _play(board: Game, records: np.ndarray, at: np.ndarray, actions: np.ndarray, side: str) -> np.ndarray:
-    """Play `actions` in the games `at`, and return their results, int8 [n]. Raises ValueError: an action is illegal."""
     results, moves = np.full(len(at), kernels.LOST, np.int8), actions != GIVES_UP
     made, chosen = at[moves], actions[moves]
     for game, action in zip(made.tolist(), chosen.tolist(), strict=True):
@@ -372,9 +368,9 @@ def _play(board: Game, records: np.ndarray, at: np.ndarray, actions: np.ndarray,
 def draw_openings(
     board: Game, n: int, plies: int, draw: Callable[[np.ndarray], np.ndarray]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Draw n opening positions, int8 [n, record]. Return them and the moves that lead to them, int64 [n, plies]. A
-    position is reached after `plies` moves. If a move would end the game, the position before this move is used.
-    Missing moves are -1. draw: function that chooses moves for records.
+    """Draw n opening positions. Return the positions, int8 [n, record], and the moves that lead to them, int64 [n,
+    plies]. A position follows `plies` moves, or fewer if the next move would end the game. Missing moves are -1.
+    draw: function that chooses moves for positions, int8 [n, record].
     """
     records, on = np.stack([board.new() for _ in range(n)]), np.arange(n)
     moves = np.full((n, plies), -1)

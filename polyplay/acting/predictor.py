@@ -1,8 +1,8 @@
-"""The acting loop for lanes (parallel environments) that run at their own pace. Any free thread serves the ready lanes.
+"""The acting loop for lanes (parallel environments) that step at different speeds. Any idle thread serves ready lanes.
 
-The rows (steps) of a lane fill a slot of a TrainingQueue. The filled part of a slot is called a chunk. A chunk ends
-after T transitions, at the end of an episode, or when the lane must leave. So each chunk comes from one episode, and no
-transition is lost or repeated. GA3C's predictors share one `LaneTable`. Each A3C worker has a table of a single lane.
+The rows (steps) of a lane fill a slot (memory) of a TrainingQueue. The filled part of a slot is called a chunk. A chunk
+ends after T transitions, at the end of an episode, or when the lane is closed. Each chunk therefore comes from one
+episode, and no transition is lost or repeated. GA3C's predictors share one `LaneTable`, and each A3C worker has one.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ Chunk = tuple[int, int]  # a slot, and the number of transitions in it
 
 
 class LaneTable(Edge):
-    """A pool of environments and the state of each of its lanes. All threads that act in the pool share the table. One
-    thread at a time serves a lane, from recv() to send(). Only this thread uses the lane's entries in the meantime.
+    """A pool of environments and the state of each of its lanes. All threads that act in the pool share the table. From
+    recv() to send(), one thread serves a lane, and only this thread uses the lane's entries.
     """
 
     def __init__(self, envs: Envs, out: TrainingQueue, first_lane: int = 0):
@@ -66,7 +66,7 @@ class LaneTable(Edge):
         return f"{envs.title} × {envs.active or envs.lanes}, at most {envs.at_once or envs.lanes} served at once"
 
     def dial(self, name: str) -> Adjustable:
-        """Return the number of lanes as a dial (adjustable number). If lanes can't come and go, the number is fixed."""
+        """Return the number of lanes in use as an adjustable number."""
         first = self.envs.active or self.envs.lanes
 
         def ask(n: int) -> None:
@@ -97,7 +97,7 @@ class LaneTable(Edge):
 
     @property
     def queued(self) -> int:
-        """Number of lanes that wait for actions: those that the last `recv` returned, and those that are ready."""
+        """Number of lanes that wait for actions: the lanes of the last `recv`, and the lanes that are ready."""
         return self.taken + self.pool.ready
 
     def close(self) -> None:
@@ -115,15 +115,13 @@ class Predictor:
         self.together = False  # whether all lanes' chunks end together
 
     def chunks(self, renew: Callable[[], int] | None = None) -> Iterator[list[Chunk]]:
-        """Yield the chunks (filled slots) that have just finished, before any further row is written. Yield [] if there
-        are none.
+        """Yield the chunks (filled slots) that have just finished, before any further row is written. Yield [] while no
+        lane is ready or the queue is full.
 
-        Without `renew`, the weights may change at any row.
-
-        With `renew`, the weights change only between chunks, by a call of `renew`, as in A3C. The table must then have
-        one lane, or the lanes of one match, whose chunks end together. A chunk's last row is also the next chunk's
-        first row, where the new weights act. The ended chunk has no outputs in this row, so the learner computes the
-        row's value (A2C(values="unrolled")).
+        renew: function that renews the weights between two chunks and returns their version, as in A3C. With `renew`,
+        the table must have one lane, or the lanes of one match, whose chunks end together. A chunk's last row is also
+        the next chunk's first row, where the new weights act. The ended chunk has no outputs in its last row, so the
+        learner computes this row's value (A2C(values="unrolled")). Without `renew`, the weights may change at any row.
         """
         table = self.table
         self.together = renew is not None
@@ -158,7 +156,6 @@ class Predictor:
             self._answer(lanes, numbers, leaves, outputs, after)
 
     def _ends(self, numbers: np.ndarray, go: np.ndarray) -> np.ndarray:
-        """Tell for each of these lanes whether its chunk ends with the present row. go: as in `_write`."""
         has = self.table.slot[numbers] >= 0
         ends = has & (~go | (self.table.at[numbers] == self.out.T))
         return has if self.together and ends.any() else ends
@@ -183,7 +180,7 @@ class Predictor:
 
     def _write(self, numbers: np.ndarray, step: Batch, outputs: Batch, version: int, go: np.ndarray) -> list[Chunk]:
         """Write rows into the slots of these lanes. Return the chunks that end with these rows.
-        go: for each lane, whether no episode ends in this row and the lane stays.
+        go: for each lane, False if the lane's episode ends in this row or the lane is closed after this row.
         """
         table = self.table
         slot, at = table.slot[numbers], table.at[numbers]
@@ -198,7 +195,7 @@ class Predictor:
         return [self._finish(int(s), int(t)) for s, t in zip(slot[ends], at[ends], strict=True)]
 
     def _finish(self, slot: int, last: int) -> Chunk:
-        """Finish and return a chunk whose last row is number `last`. Later rows become padding without transitions."""
+        """Finish and return a chunk that ends with row `last`. Later rows of the slot become padding."""
         rows = self.out.rows
         if last < self.out.T:
             tree.map(lambda x: x[slot].__setitem__(slice(last + 1, None), x[slot, last]), rows)
@@ -215,7 +212,6 @@ class Predictor:
                 self.table.slot[i] = slot
 
     def _begin(self, numbers: np.ndarray, version: int, step: Batch, outputs: Batch, state: Batch) -> None:
-        """Write these rows also as the first rows of the lanes' new chunks."""
         slot = self.table.slot[numbers]
         write_row(self.out.rows, (slot, 0), step, outputs, version)
         tree.map(lambda into, x: into.__setitem__(slot, x.numpy()), self.out.state, state)
@@ -235,6 +231,5 @@ class Predictor:
 
 
 def _rows_of(which: np.ndarray, rows: Batch) -> Batch:
-    """Return the rows of chosen lanes from arrays or tensors. which: bool [lanes]. If all are chosen, copy nothing."""
     pick = np.flatnonzero(which)
     return rows if which.all() else tree.map(lambda x: x[pick], rows)

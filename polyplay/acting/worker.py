@@ -1,4 +1,4 @@
-"""Workers that act: actors with one player, predictors that share lanes, and actors with a table of several players."""
+"""Workers that act: actors with one player, predictors that share lanes, and actors with several players (a table)."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ def act(
 ) -> Iterator[None]:
     """Act in the worker's environments with a copy of the weights, and write rollouts into a queue.
 
-    lag: number of rollouts that acting may be ahead of learning. If -1, acting never waits.
-    nice: number added to the process's niceness (`nice`).
+    lag: number of rollouts that acting may be ahead of learning, or -1: acting never waits for learning.
+    nice: number to add to the process's niceness, which lowers its priority.
     keep: number of rollouts between two pulls of the weights.
     """
     if nice and multiprocessing.parent_process() is not None:
@@ -75,8 +75,8 @@ def act(
             actor.load(saved)
 
         def pull(k: int) -> int | None:
-            """Pull weights of round k - lag or later (lag -1: the newest). Return the version, or None if
-            unpublished.
+            """Pull the newest weights and return their version. Return None if no weights are published yet or, with
+            lag ≥ 0, no weights of round k - lag or later.
             """
             if held.age:
                 return held.version
@@ -118,19 +118,19 @@ def predict(
 
 
 def open_pool(ctx: WorkerContext, envs: Envs, saved: Batch) -> Pool:
-    """Open the worker's environments. If `saved` has the state of a pool, use the same seeds as before the resume."""
+    """Open the worker's environments, with the seeds of the resumed run if `saved` has the state of its pool."""
     if "pool" in saved:
         ctx.incarnation = int(saved["incarnation"])
     return envs.share(progress=ctx.control.run).open(ctx.env_seed, lane=ctx.index * envs.lanes)
 
 
 class MatchResults:
-    """Collects the results of matches. A team's outcome is the sum of the team rewards of its seats. If rows have no
-    team rewards, it is the sum of the seats' returns. If a match's environment was restarted, the match has no result.
+    """Collects the results of matches. A team's outcome is the sum of its seats' team rewards, or of their returns if
+    rows have no team rewards. If a match's environment was restarted, the match has no result.
     """
 
     def __init__(self, pool: Pool, games: EpisodeCounter, width: int):
-        """games: counter that has already counted the rows that `watch` gets. width: number of lanes of a player."""
+        """games: EpisodeCounter, called before `watch` with the same rows. width: number of lanes of each player."""
         seating, spec = pool.seating, pool.spec
         assert seating is not None
         self.seating, self.games, self.width = seating, games, width
@@ -144,7 +144,7 @@ class MatchResults:
         return self.seating.lanes[matches][:, self.first] // self.width
 
     def watch(self, lanes: slice, step: Batch) -> None:
-        """Process the rows `step` of these lanes."""
+        """Update the results by one row of each of these lanes."""
         whole, broken = self.ends.watch(lanes, step)
         if len(whole):
             self.found.append((self.players[whole], self.scores[whole]))
@@ -195,11 +195,10 @@ def act_at_table(
     league: League | None = None,
     lag: int = -1,
 ) -> Iterator[None]:
-    """Act with a separate player for each group of lanes (a table). The league draws the players.
-
-    Without a league, the agents get the groups in turn.
-    lag: number of rounds that acting may be ahead of the same agent's learning; -1: no limit. With a lag of 0 or more,
-    each batch of an agent must be one rollout.
+    """Act with a separate player for each group of lanes (a table). The league draws the players. Without a league, the
+    groups are assigned to the agents in turn.
+    lag: number of rounds that acting may be ahead of an agent's learning, or -1: no limit. If `lag` is not -1, each
+    batch of an agent must be one rollout.
     """
     producer = out.producer(ctx.index)
     saved = actor_checkpoint.load_actor(ctx) if actor_checkpoint.between_rounds(ctx) is not None else {}
@@ -226,7 +225,7 @@ def act_at_table(
 
 
 class Seat(LanePlayer):
-    """A place at a table (all players of an actor): the player who sits there, and memory for the player's weights."""
+    """Player of one group of lanes at a table (see act_at_table), and memory for the player's weights."""
 
     def __init__(self, ctx: WorkerContext, policy: PolicyFactory, producer: Producer, params: AgentParams, lag: int):
         self.ctx, self.producer, self.params, self.lag = ctx, producer, params, lag
@@ -236,14 +235,14 @@ class Seat(LanePlayer):
         self.seats_of_agent = 1  # number of seats at the table with the same player
 
     def sit(self, policy: Player, pull: Pull, agent: int = -1) -> None:
-        """Let a player take this place from the next rollout. agent: who trains on the rows; -1: they are not
-        stored.
+        """Replace the player by another one. agent: number of the agent that trains on the rows, or -1 to store no
+        rows.
         """
         self.policy, self.agent, self.pull, self.version = policy, agent, pull, -1
         self.out = self.producer if agent >= 0 else None
 
     def save(self) -> Batch:
-        """Return the weights that play at this place, and their version."""
+        """Return the player's weights and their version."""
         return {"vector": to_host(self.vector.flat), "version": np.array(self.version)}
 
     def load(self, saved: Batch) -> None:
@@ -252,7 +251,9 @@ class Seat(LanePlayer):
         self.version = int(saved["version"])
 
     def newest(self, k: int) -> int | None:
-        """Pull the agent's newest weights. If lag ≥ 0, wait for weights trained on this actor's older rollouts."""
+        """Pull the agent's newest weights, and return their version. With lag ≥ 0, return None until the weights were
+        trained on this actor's rollouts of all but the last `lag` rounds.
+        """
         due = 0 if self.lag < 0 else self.producer.made(self.agent) - self.lag * self.seats_of_agent
         params = self.params.each[self.agent]
         if not params.wait(0, self.ctx.index, self.producer.queue.patience, max(due, 0)):
@@ -276,7 +277,7 @@ class ActorSeating:
             actor.watch = self.results.watch
 
     def begin(self) -> bool:
-        """Seat the first players. Return False if the league has not drawn any yet."""
+        """Seat the first players. Return False if the league has not drawn players yet."""
         if self.draw:  # restored from a checkpoint
             for i, player in enumerate(self.numbers.tolist()):
                 self._seat(i, player)
@@ -298,7 +299,7 @@ class ActorSeating:
         return True
 
     def between(self) -> None:
-        """Between two rollouts, report results. If other players were drawn, seat them once all matches rest."""
+        """Report results between two rollouts, and seat newly drawn players once all current matches have ended."""
         if self.league is None or self.results is None:
             return
         matches, outcomes = self.results.take()
@@ -321,7 +322,7 @@ class ActorSeating:
         self.league.acknowledge(self.ctx.index, draw)
 
     def _sit(self, players: np.ndarray) -> None:
-        """Seat these players. A player that stays at the same place continues with the same weights."""
+        """Seat these players. A player who stays with the same group of lanes continues with the same weights."""
         changed = np.ones(len(players), bool) if not self.draw else players != self.numbers
         for i in np.flatnonzero(changed):
             self._seat(int(i), int(players[i]))
@@ -351,13 +352,13 @@ class ActorSeating:
     # ------------------------------------------------------------------------------------------- saving
 
     def save(self) -> Batch:
-        """Return the players, the unfinished matches, and weights already pulled while other players still wait."""
+        """Return the players, the unfinished matches, and the weights that were pulled for the next rollout."""
         held = self.held or {str(i): self.seats[i].save() for i in range(self.actor.pulled)}
         results = {} if self.results is None else self.results.save()
         return {"draw": np.array(self.draw), "numbers": self.numbers, "held": held, "results": results}
 
     def load(self, saved: Batch) -> None:
-        """Restore an actor's part of a checkpoint, if it includes the lanes. `begin` seats the players later."""
+        """Restore an actor's part of a checkpoint, unless the part lacks the lanes. `begin` seats the players later."""
         if "pool" not in saved:
             return
         self.actor.load(saved)

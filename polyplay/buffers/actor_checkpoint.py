@@ -1,16 +1,15 @@
 """Parts of a checkpoint that acting workers (actors) write, so that a resumed run continues as if it had never stopped.
 
-`workers/ROLE-I.safetensors`  worker I's whole state, if its environments can be saved, and its rollouts that were still
-                              on their way to a learner
+`workers/ROLE-I.safetensors`  worker I's whole state, if its environments can be saved, and its rollouts in flight
+                              (not yet taken by a learner)
 `workers/ROLE-I.json`         worker I's counters; without a saved state, also the reason and the lost episodes
-`workers/stream-C.json`       numbers of slots that learner C had taken from each actor, and had not returned; which
-                              actor's turn is next; actors that did not write their parts
+`workers/stream-C.json`       for each actor, how many slots (rollouts) learner C had taken, and how many of these it
+                              was still reading; the next actor's turn; actors that did not write their parts
 
-A learner that saves waits until each of its actors has finished a rollout and written its part. So the states of actors
-and learner match the rollouts in flight (not yet taken by a learner), however far acting runs ahead. If all workers
-take turns in one thread, actors wait too. Saving then keeps the order, and a resumed run continues with the same turn.
-In a league, all workers write their parts between two rounds of turns (workers.crew). Otherwise, current matches are
-lost. Imports no torch.
+A learner that saves waits until each of its actors has finished a rollout and written its part. The saved states of
+actors and learner therefore match the rollouts in flight. In a serial run, where all workers take turns in one thread,
+the resumed run continues with the same turn. Matches of a league continue only if a serial run is resumed as a serial
+run: all its workers write their parts between two rounds of turns (workers.crew). Imports no torch.
 """
 
 from __future__ import annotations
@@ -33,8 +32,8 @@ SAVE_TIMEOUT = 10.0  # seconds for actors to write their parts; a checkpoint doe
 
 
 def save_actor(ctx: WorkerContext, part: CheckpointPart, actor: Any, flight: Batch, more: Batch | None = None) -> None:
-    """Write an acting worker's part of a checkpoint: the rollouts in flight (`flight`, not yet taken by a learner), the
-    arrays `more` and, if the actor is between two rollouts, the actor's state. actor: acting.Actor. Raises OSError.
+    """Write an acting worker's part of a checkpoint: its rollouts in flight (not yet taken by a learner), the arrays
+    `more` and, between two rollouts, the state of `actor` (acting.Actor). Raises OSError.
     """
     state, games, name = actor.save() if actor.between else None, actor.games, f"workers/{ctx.role}-{ctx.index}"
     arrays = {**(state or {}), **({"flight": flight} if flight else {}), **(more or {})}
@@ -58,8 +57,8 @@ def _why_unsaved(actor: Any) -> str:
 
 
 def answer_save(ctx: WorkerContext, actor: Any, producer: Producer) -> bool:
-    """Write this actor's part of a checkpoint, if a learner waits for it and the actor is between two rollouts. Return
-    whether the request is answered. If the run ends and the rollout takes too long, answer that the part failed.
+    """Write this actor's part of a checkpoint, if a learner waits for it and the actor is between two rollouts. If the
+    run ends before the actor finishes a rollout, answer that the part failed. Return whether a request was answered.
     """
     queue, p = producer.queue, producer.p
     version = queue.asked(p)
@@ -91,9 +90,7 @@ def save_at_table(ctx: WorkerContext, number: int, actor: Any, producer: Produce
 
 
 def rest_at_end(ctx: WorkerContext, producer: Producer) -> Iterator[None]:
-    """Stop acting when this actor has written its part of the run's last checkpoint. Later steps would be missing
-    there.
-    """
+    """Stop acting once this actor has written its part of the run's last checkpoint, so that no later step is lost."""
     queue, p = producer.queue, producer.p
     while queue.last(p) and queue.asked(p) is None:
         queue.check()
@@ -102,8 +99,8 @@ def rest_at_end(ctx: WorkerContext, producer: Producer) -> Iterator[None]:
 
 
 def between_rounds(ctx: WorkerContext) -> OpenCheckpoint | None:
-    """Return the checkpoint of a resumed run if every worker can continue exactly from it, else None. The checkpoint
-    must have been made between two rounds of turns, and all workers must take turns again.
+    """Return the checkpoint of a resumed run if every worker can continue exactly from it, else None. Both runs must be
+    serial: the checkpoint was made between two rounds of the workers' turns, and all workers take turns again.
     """
     if ctx.resume is None or ctx.control.anew or not ctx.serial:
         return None
@@ -112,8 +109,8 @@ def between_rounds(ctx: WorkerContext) -> OpenCheckpoint | None:
 
 
 def load_actor(ctx: WorkerContext, consumers: int = 0) -> Batch:
-    """Return this worker's arrays in the checkpoint of a resumed run. Return {} if there are none, or if this worker
-    replaces a lost one. consumers: number of consumers (learners) of the worker's queue, 0 if it has no queue.
+    """Return this worker's arrays in the checkpoint of a resumed run. Return {} if none were saved, or if this worker
+    replaces a lost worker. consumers: number of learners of the worker's queue, or 0 to ignore lists of lost parts.
     """
     if ctx.resume is None or ctx.control.anew or ctx.incarnation % 1000:
         return {}
@@ -133,7 +130,7 @@ def rollouts_learnt(ctx: WorkerContext, queue: RolloutQueue) -> list[int]:
 
 def slots_read(ctx: WorkerContext, queue: RolloutQueue) -> int:
     """Return how many of this actor's slots the learner was reading when a resumed run's checkpoint was made. Return 0
-    unless all workers take turns, because a learner that starts before the actor would never return these slots.
+    in a run that is not serial, because a learner that starts before the actor would never return these slots.
     """
     read = _queue_end(ctx, ctx.index % queue.consumers).get("reading", {}) if ctx.serial else {}
     return read.get(str(ctx.index), 0)
@@ -146,9 +143,7 @@ def saved_turn(ctx: WorkerContext, queue: RolloutQueue) -> int:
 
 
 def _queue_end(ctx: WorkerContext, c: int) -> dict[str, Any]:
-    """Return the counts that `save_queue_end` saved for learner `c` in the checkpoint of a resumed run. Return {} if
-    there are none.
-    """
+    """Return the counts that `save_queue_end` saved for learner `c` in a resumed run's checkpoint, or {}."""
     path = ctx.resume / f"workers/stream-{c}.json" if ctx.resume is not None and not ctx.control.anew else None
     return json.loads(path.read_text("utf-8")) if path is not None and path.exists() else {}
 
@@ -157,7 +152,7 @@ def wait_for_actors(
     ctx: WorkerContext, queue: RolloutQueue, version: int, last: bool = False
 ) -> Generator[None, None, list[int]]:
     """Ask this learner's actors to write their parts of the checkpoint of update `version`, and wait for them. Return
-    the actors that wrote none. last: this is the run's last checkpoint, after which actors stop acting.
+    the actors that wrote no part. last: whether this is the run's last checkpoint, after which actors stop acting.
     """
     if ctx.directory is None:
         return []
@@ -177,7 +172,7 @@ def wait_for_actors(
 
 
 def save_queue_end(ctx: WorkerContext, part: CheckpointPart, queue: RolloutQueue, lost: list[int]) -> None:
-    """Write the counts of this learner's end of the queue. lost: actors that wrote no part. Raises OSError."""
+    """Write `workers/stream-C.json` of this learner. lost: actors that wrote no part. Raises OSError."""
     own = range(ctx.index, queue.producers, queue.consumers)
     reading = {str(p): len(queue.held(queue.pairs(p), READING)) for p in own}  # slots taken, not yet returned
     counts = {"taken": {str(p): queue.learnt(p) for p in own}, "reading": reading}
@@ -194,7 +189,7 @@ def saved_counters(root: Path) -> list[dict[str, Any]]:
 
 
 def lost_lanes(root: Path, seed: int) -> str:
-    """Describe in one line the lanes (environments) that cannot continue from a checkpoint. Return "" if all can."""
+    """Describe in one line the lanes (environments) that cannot continue from a checkpoint, or return ""."""
     reports = saved_counters(root)
     if not reports:
         return f"all lanes restart, from seed {seed}: the checkpoint has no state of them"

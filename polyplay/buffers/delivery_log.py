@@ -1,11 +1,12 @@
 """Log of the rollouts that each update of an asynchronous run was trained on. With this log, the run can be reproduced.
 
-Learner C writes the log `deliveries-C.jsonl`, with one line for each batch. The line has the number of the last update
-on this batch. Then it has for each rollout, in order, the actor, the version of the weights that acted and, if not 0,
-the actor's incarnation (number that changes when the actor is replaced).
+Learner C writes the log `deliveries-C.jsonl`, with one line for each batch. A line has the number of the last update on
+the batch, followed by an entry for each rollout. The entry has the actor, the version of the weights that acted and, if
+not 0, the actor's incarnation (number that changes when the actor is replaced).
 
-A process that starts to write adds a line {"from": number of updates so far, "threads": threads per worker, "length":
-agent steps over which the learning rate decays, or 0}. A line {"compiled": update} names the first compiled update.
+The line {"from": …, "threads": …, "length": …} marks the start of a learner process. The keys mean: number of updates
+so far, threads per worker, and agent steps over which the learning rate decays (0: no decay). The line {"compiled":
+update} gives the first update that was compiled.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ LOG = "deliveries-{}.jsonl"
 def log_writer(
     ctx: WorkerContext, queue: RolloutQueue, update: int, threads: int, length: float, each: int = 1
 ) -> Callable[[list[int]], None]:
-    """Return a function that logs a batch, given its slots. update: updates made so far. each: updates per batch."""
+    """Return a function that logs the slots of a batch. update: number of updates so far. each: updates per batch."""
     if ctx.directory is None:
         return lambda slots: None
     path = ctx.directory / LOG.format(ctx.index)
@@ -68,7 +69,7 @@ class DeliveryLog:
     changes: dict[int, bool]  # update → whether updates from this one were compiled; ascending
 
     def compiled(self, update: int) -> bool:
-        """Tell whether this update was compiled."""
+        """Tell whether compiled code made this update."""
         return [False, *(on for at, on in self.changes.items() if at <= update)][-1]
 
 

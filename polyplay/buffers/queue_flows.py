@@ -1,10 +1,10 @@
 """Flows that copy queues between two machines. Imports no torch.
 
-A writer and a reader of a queue form a pair. If the two are on different machines, full slots are sent to the reader's
-side, and the reader's results are sent back. The numbers of slots are sent both ways.
+A pair is one writer and one reader of a queue. If they are on different machines, full slots are sent to the reader's
+machine, the reader's results are sent back, and each machine sends the numbers of the slots that it took and put.
 
-If the stack of image planes in a row continues the stack of the row before, only the newest plane is sent. The stacks
-are compared first, so the result is exact.
+If the stacked image planes of a row continue those of the row before, only the newest plane is sent. The planes are
+compared first, so the receiver restores exact copies.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ def words(pictures: np.ndarray) -> np.ndarray:
 
 @cached_njit()
 def pack_planes(rows: np.ndarray, whole: np.ndarray, planes: np.ndarray) -> int:
-    """Pack stacks of image planes in rows [T, B, k, n], to send them. Return the number of packed planes. `whole`,
-    uint8 [T, B], is set to 1 where a row does not continue the row before. `planes` [≤ T·B·k, n] gets all k planes of
-    such a row. Of other rows, it gets only the newest plane.
+    """Pack stacks of image planes in rows [T, B, k, n] for sending. Return the number of packed planes. `whole`, uint8
+    [T, B], is set to 1 where a row's stack does not continue that of the row before. `planes` [≤ T·B·k, n] gets all k
+    planes of these rows, and the newest plane of the other rows.
     """
     T, B, k, n = rows.shape
     at = 0
@@ -68,23 +68,23 @@ def unpack_planes(rows: np.ndarray, whole: np.ndarray, planes: np.ndarray) -> No
 
 
 class SlotContent(Protocol):
-    """Content of the slots of a queue, as flows between machines read and write it."""
+    """Arrays in the slots of a queue, as flows between machines read and write them."""
 
     def cells(self, slots: slice) -> list[np.ndarray]:
-        """Return the arrays of these slots' marks, which a flow sends when it begins."""
+        """Return the small arrays (such as marks) of these slots, which are sent once when a flow starts."""
 
     def put(self, slot: int) -> list[np.ndarray]:
-        """Return the arrays that the writer has put into a slot."""
+        """Return the arrays of a slot that its writer filled."""
 
     def left(self, slot: int) -> list[np.ndarray]:
-        """Return the arrays of results that the reader has left in a slot."""
+        """Return the arrays of a slot into which its reader wrote results."""
 
     def land(self, part: int, slot: int, arrays: list[np.ndarray]) -> None:
-        """Write received arrays into a slot. part: SLOT if these are the writer's data, BACK if they are results."""
+        """Write received arrays into a slot. part: SLOT for the writer's data, BACK for the reader's results."""
 
 
 class RolloutContent:
-    """Content of a rollout's slot: the actor's incarnation, the rows and, last, stacked images as a mask and planes."""
+    """Arrays in the slots of rollouts: the actor's incarnation, the rows, and images packed by `pack_planes`."""
 
     def __init__(self, queue: RolloutQueue):
         self.queue = queue
@@ -123,9 +123,9 @@ class RolloutContent:
 
 
 class Pair(Flow):
-    """Flow of the rings (ring buffers) of slot numbers between a writer and a reader. The token counts the numbers that
-    this side took and put. The first count is sent only with the next put or checkpoint request, when the other side
-    needs it.
+    """Flow of slots between a writer and a reader. Each side takes slot numbers from one ring buffer, and puts slot
+    numbers into another. The token counts the numbers that this side took and put. A new count of taken numbers is sent
+    only with the next put or checkpoint request, because the other side does not need the count earlier.
     """
 
     both = True
@@ -143,7 +143,7 @@ class Pair(Flow):
         return (full, empty) if gives else (empty, full)
 
     def token(self, gives: bool) -> tuple[int, int]:
-        """Return how many numbers this side took and put. Read the written ring's tail first, the slots' data later."""
+        """Return how many slot numbers this side took and put. The data of these slots is read only afterwards."""
         written, read = self._rings(gives)
         look = gives, int(written._tail[0]), int(self.queue._asked[self._asks])
         if look != self._looked:
@@ -161,7 +161,7 @@ class Pair(Flow):
         yield RINGS, 0, [np.concatenate([new, written._ring])]
 
     def begin(self, gives: bool, token: tuple[int, int]) -> Iterator[Piece]:
-        """Yield the full slots, then the rings as of `token`, because this side continues to take and put numbers."""
+        """Yield the full slots, then the ring buffers in the state of `token`, which may be older than the present."""
         queue, (taken, put) = self.queue, token
         empty, full = np.array(queue._rings[0, self.i]), np.array(queue._rings[1, self.i])
         mine, theirs = (full, empty) if gives else (empty, full)
@@ -188,7 +188,7 @@ class Pair(Flow):
             self.slots.land(part, i, arrays)
 
     def _replay(self, numbers: np.ndarray, gives: bool) -> None:
-        """Repeat on this side what the other side took and put."""
+        """Take and put on this side the slot numbers that the other side took and put."""
         (taken, put), ring = numbers[:2].tolist(), numbers[2:]
         read, written = self._rings(gives)  # as the other side sees them
         memory_barrier()
@@ -199,7 +199,9 @@ class Pair(Flow):
 
 
 def queue_flows(queue: SharedQueue, per: int, slots: SlotContent) -> list[Flow]:
-    """Return the flows of all pairs, then the flows of the writers' checkpoint answers. per: pairs per writer."""
+    """Return a flow for each pair of a writer and a reader, then one for each writer's answers to checkpoint requests.
+    per: number of pairs per writer.
+    """
     pairs = [(End("out", i // per), End("source", i % queue.readers)) for i in range(len(queue._full))]
     flows: list[Flow] = [Pair(queue, i, *ends, slots) for i, ends in enumerate(pairs)]
     asks = len(queue._asked)
@@ -208,7 +210,7 @@ def queue_flows(queue: SharedQueue, per: int, slots: SlotContent) -> list[Flow]:
 
 
 def asking(queue: SharedQueue, r: int, *first: np.ndarray) -> Cells:
-    """Return the flow of reader `r`'s checkpoint requests to its writers. first: cells that arrive before a request."""
+    """Return the flow of reader `r`'s checkpoint requests to its writers. first: arrays to send before each request."""
     asks = len(queue._asked)
     writers = [End("out", w) for w in range(r, len(queue.answered), asks)]
     return Cells(End("source", r), writers, [*first, queue._last[r : r + 1], queue._asked[r : r + 1]])

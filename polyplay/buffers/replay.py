@@ -1,7 +1,4 @@
-"""Description of a replay (memory of past experience, from which batches are drawn).
-
-It holds checked options, from which the worker with the replay makes a ReplayBuffer.
-"""
+"""Options of a replay (memory of past experience, from which batches are drawn), and saving of replay buffers."""
 
 from __future__ import annotations
 
@@ -40,9 +37,9 @@ class Proportional(NamedTuple):
     """Options of prioritized draws. An item is drawn with probability P = p^α / Σ p^α, where p is its priority (Schaul
     et al. 2016; 0^α = 0 for every α). Importance weights are (N·P)^-β, divided by the largest in the batch.
 
-    first: initial priority of an item. "max": the largest so far. "td": |G + D·value - chosen| from the outputs of the
-        acting policy (Ape-X). For a sequence, this is η·max + (1 - η)·mean over its rows (R2D2).
-    rescale: ε of the loss's value rescaling. 0: off.
+    first: initial priority of an item. "max": the largest priority so far. "td": the TD error |G + D·value - chosen|
+        from the outputs of the acting policy (Ape-X), or η·max + (1 - η)·mean of a sequence's TD errors (R2D2).
+    rescale: ε of the loss's value rescaling, or 0 for no rescaling.
     mixture: u, by which items are drawn with probability (1 - u)·P + u/N.
     """
 
@@ -58,10 +55,11 @@ class Proportional(NamedTuple):
 
 @dataclass(frozen=True)
 class Replay:
-    """Replay that holds the last `capacity` transitions of `lanes` parallel environments. Batches are drawn from it.
+    """Replay from which batches of past experience are drawn. It holds the last `capacity` transitions of `lanes`
+    parallel environments.
 
-    An item of a batch is a transition of `n_step` steps. If `sequence` = m > 0, an item is instead a sequence: m rows
-    to train on, with `burn_in` rows before and n_step rows after. No item spans two episodes.
+    An item of a batch is a transition of `n_step` steps. With `sequence` = m > 0, an item is instead a sequence of
+    `burn_in` rows, m rows to train on, and n_step further rows. No item spans two episodes.
     """
 
     # fields of a stored row: obs, action, reward, first, terminated, truncated, version, … (rollout_queue.row_spec)
@@ -88,8 +86,8 @@ class Replay:
 
     @classmethod
     def of(cls, envs: Envs, network: PolicyLike, sampler: Proportional | None = None, **options: Any) -> Replay:
-        """Return the description of a replay for these environments and this network. Of a stacked image, only the
-        newest plane is stored. The network's values are stored only if initial priorities need them. options: other
+        """Return the description of a replay for these environments and this network. A row of stacked images stores
+        only the newest plane. The network's values are stored only if initial priorities need them. options: other
         fields of Replay, and `lanes` if the number differs from `envs.lanes`.
         """
         spec = envs.spec
@@ -131,9 +129,9 @@ class Replay:
         return f"{self.batch} {what}{f' of {self.n_step} steps' if self.n_step > 1 else ''}"
 
     def limit(self, inserted: int) -> int:
-        """Return the largest number of items to hold after N = `inserted` insertions. This is `capacity`. In a window
-        that grows from c = `grows_from`, it is at most c (1 + 0.4 ((N / c)^0.75 - 1) / 0.75) (KataGo: Wu 2019, appendix
-        C, with c = 250,000).
+        """Return the largest number of items to hold after N = `inserted` insertions: `capacity` or, if smaller, the
+        size c (1 + 0.4 ((N / c)^0.75 - 1) / 0.75) of a window that grows from c = `grows_from` items (KataGo: Wu 2019,
+        appendix C, with c = 250,000).
         """
         c = self.grows_from
         grown = c * (1 + BETA * ((inserted / c) ** ALPHA - 1) / ALPHA) if 0 < c < inserted else inf
@@ -147,7 +145,7 @@ class Replay:
 
     @property
     def every(self) -> int:
-        """Number of rows between the starts of two sequences. 0: items are transitions."""
+        """Number of rows between the starts of two sequences, or 0 if items are transitions."""
         return self.sequence and (self.period or max(1, self.sequence // 2))
 
     @property
@@ -157,7 +155,7 @@ class Replay:
 
     @property
     def length(self) -> int:
-        """Number of rows of a sequence. This includes burn-in and the n_step rows at its end."""
+        """Number of rows of a sequence, including burn-in and the n_step rows at the end."""
         return self.burn_in + self.sequence + self.n_step
 
     @property
@@ -201,8 +199,8 @@ class Replay:
         return {**rows, **extras, "weight": Field((B,), "float32"), "id": Field((B,), "int64")}
 
     def open(self, seed: int, batches: bool = True) -> ReplayBuffer:
-        """Return an empty replay buffer, for use in one thread. batches: whether to allocate arrays for drawn batches.
-        Without these, the buffer draws only into arrays of the caller. seed: number that determines all draws.
+        """Return an empty replay buffer, for use in one thread. seed: number that determines all draws. batches:
+        whether to allocate arrays for drawn batches. If False, each call of `sample` must pass arrays as `into`.
         """
         from polyplay.buffers.replay_buffer import ReplayBuffer
 
@@ -277,13 +275,13 @@ def load_buffer(buffer: ReplayBuffer, directory: Path) -> None:
 
 
 def check_saved(root: Path, replays: Sequence[Replay]) -> None:
-    """Check that each replay in a checkpoint can be loaded into one of `replays`. Raises UserError if one cannot."""
+    """Raise UserError if a replay in a checkpoint cannot be loaded into any of `replays`."""
     for index in sorted(root.glob(f"replay/*/{INDEX}")):
         _head(index.parent, replays)
 
 
 def _head(directory: Path, replays: Sequence[Replay]) -> dict[str, Any]:
-    """Return a saved replay's replay.json. Its `layout` must be that of one of `replays`. Raises UserError."""
+    """Return the content of a saved replay's replay.json. Raises UserError if none of `replays` has the same layout."""
     try:
         head = json.loads((directory / INDEX).read_text("utf-8"))
     except (OSError, ValueError) as e:
@@ -320,7 +318,6 @@ def layout(replay: Replay) -> dict[str, Any]:
 
 
 def _parts(buffer: ReplayBuffer) -> dict[str, dict[str, np.ndarray]]:
-    """Return the arrays of a buffer, to save them or to fill them when loading."""
     return {
         "index": buffer.index._asdict(),
         "last": buffer.columns.last,
@@ -331,7 +328,7 @@ def _parts(buffer: ReplayBuffer) -> dict[str, dict[str, np.ndarray]]:
 
 
 def _pieces(buffer: ReplayBuffer) -> Iterator[tuple[str, str, int, np.ndarray]]:
-    """Yield (part, key, first row, rows) for each file that is to be written."""
+    """Yield (part, key, first row, rows) for each file to write."""
     R, heads = buffer.replay.rows, buffer.index.lane[0].tolist()
     used = [(lane * R, lane * R + min(head, R)) for lane, head in enumerate(heads)]  # slots that hold rows
     for part, arrays in _parts(buffer).items():

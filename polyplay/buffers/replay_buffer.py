@@ -1,20 +1,20 @@
 """Replay buffer: memory of the experience of many lanes (parallel environments), from which batches of items are drawn.
 
 An item is a transition or a sequence of rows. Rows (data of one step of a lane) are added as the acting loop wrote them
-(docs/concepts/rows.md). Each item has an id, and later items in the same slot get other ids. Only one thread uses a
+(docs/concepts/rows.md). Each item has an id, which later items in the same slot do not reuse. Only one thread may use a
 buffer. See docs/concepts/replay.md.
 
 The rows of a lane are numbered from 0. Row u lies in slot lane·R + u mod R, where R is the number of slots per lane.
-The window of a row is the `window` rows after it, or fewer if the episode ends before. A row is "live" (may be drawn)
-once its window is complete. A window never leaves the episode:
+The window of a row is the `window` rows after it, or fewer if the episode ends before. A row is pending until its
+window is complete, and then "live" (may be drawn). All rows of a window are from one episode:
 
 - An ordinary row u completes the window of row u - window.
-- A terminated or truncated row completes the windows of all pending rows. These windows are then shorter.
-- A first row completes the windows of the pending rows of an episode that was interrupted. These windows end with the
-  last row observed in it.
+- A terminated or truncated row completes the windows of all pending rows. Such windows have fewer rows.
+- A first row after an interrupted episode completes the windows of this episode's pending rows. These windows end with
+  the episode's last observed row.
 
-These states are stored in one byte of flags per row. A row that only holds planes of a stack is EXTRA. No item starts
-with such a row.
+One byte per row stores the row's flags, such as LIVE. An EXTRA row only holds a plane of an image stack, and never
+starts an item.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ SIZE, STEPS, INSERTED, EVICTED, NEVER_SAMPLED, ARRIVALS, SAMPLED, LATE = range(8
 
 
 class ItemIndex(NamedTuple):
-    """Arrays of numbers about the rows of every lane, and about the items that start with these rows."""
+    """Counters and flags of every lane's rows, and ids of the items that start with these rows."""
 
     lane: np.ndarray  # int64 [5, lanes], row numbers: head, tail, episode's start, first pending row, last ANCHOR row
     counts: np.ndarray  # int64 [8]: numbers of items and rows, from SIZE to LATE
@@ -63,7 +63,7 @@ class ItemIndex(NamedTuple):
 
 @inlined
 def _slot(base: int, R: int, p: int, back: int) -> int:
-    """Return the slot `back` rows before position p of the ring buffer that starts at slot `base`, 0 ≤ back ≤ R."""
+    """Return the slot that is `back` rows before position p in the ring buffer of R slots from slot `base`."""
     return base + (p - back if p >= back else p - back + R)
 
 
@@ -78,16 +78,16 @@ def append_rows(
     kinds: how to rebuild the rows' stacks, uint8 [T, B], see stack_kinds.
     lanes: lane of each column of rows, int64 [B].
     anchored: whether the recurrent states before row 0 are given.
-    shape: int64 [5]: R, planes in a stack, window, burn-in, period. With period 0, every row may be drawn, otherwise
-        only ITEM rows.
+    shape: slots per lane, planes in a stack, window, burn-in and period, int64 [5]. With period 0, every row may be
+        drawn, otherwise only rows with the flag ITEM.
 
     The results are:
 
-    - the slots [T, B];
-    - extra planes [n, 3], as (slot, row of [T·B], plane);
+    - the slots of the rows, [T, B];
+    - planes to store in EXTRA rows, [n, 3], as (slot, index in the T·B rows, plane);
     - slots of rows that became live;
-    - slots of rows that are live no longer (a slot in both has a new row);
-    - the row of [T·B] whose stack does not continue the row before, or -1.
+    - slots of rows that are no longer live (a slot in both lists has a new live row);
+    - the index in the T·B rows of a row whose stack does not continue that of the row before, or -1.
     """
     lane, counts, flags, older, ids, arrival = index  # unpacked once: every access to a tuple's field counts references
     R, k, window, burn_in, period = shape[0], shape[1], shape[2], shape[3], shape[4]
@@ -169,8 +169,8 @@ def append_rows(
 
 @inlined
 def _item(flags: np.ndarray, base: int, R: int, p: int, flag: int, since: int, burn_in: int, period: int) -> int:
-    """Return ITEM if the trained rows of a sequence may start with the row at position p, else 0. Only earlier rows
-    decide. since: number of the row in its episode, from 0.
+    """Return ITEM if the trained rows of a sequence may start with the row at position p, else 0.
+    since: number of earlier rows of the episode.
     """
     after_anchor = near_start = False
     if since <= burn_in and since % period == 0:
@@ -185,7 +185,7 @@ def _complete(
     flags: np.ndarray, arrival: np.ndarray, base: int, R: int, u: int, p: int, begin: int, end: int, period: int,
     added: np.ndarray, n: int, arrivals: int,
 ) -> tuple[int, int]:  # fmt: skip
-    """Make the pending rows `begin` to `end` - 1 live. Row u is at position p. Return the new n and arrivals."""
+    """Make the pending rows `begin` to `end` - 1 live. Return the updated n and arrivals."""
     for row in range(begin, end):
         slot = _slot(base, R, p, u - row)
         if not period or flags[slot] & ITEM:
@@ -201,7 +201,7 @@ def _retire(
     flags: np.ndarray, arrival: np.ndarray, base: int, R: int, u: int, p: int, tail: int, last: int,
     removed: np.ndarray, n: int, arrivals: int, never: int,
 ) -> tuple[int, int, int, int]:  # fmt: skip
-    """Drop the rows `tail` to `last` of a lane. Return the new tail, n, arrivals and never (see _drop)."""
+    """Clear the LIVE flags of the rows `tail` to `last` of a lane. Return the updated tail, n, arrivals and never."""
     while tail <= last:
         slot = _slot(base, R, p, u - tail)
         n, arrivals, never = _drop(flags, arrival, slot, removed, n, arrivals, never)
@@ -213,7 +213,7 @@ def _retire(
 def _drop(
     flags: np.ndarray, arrival: np.ndarray, slot: int, removed: np.ndarray, n: int, arrivals: int, never: int
 ) -> tuple[int, int, int]:
-    """Clear the LIVE flag of a row. Return the new n, sum of arrivals, and number of rows that were never sampled."""
+    """Clear the LIVE flag of a row. Return the updated n, arrivals and never (number of never sampled rows)."""
     if flags[slot] & LIVE:
         never += 0 if flags[slot] & DRAWN else 1
         arrivals -= arrival[slot]
@@ -250,7 +250,7 @@ def remove_oldest(index: ItemIndex, excess: int, R: int) -> np.ndarray:
 
 @compiled
 def _skip(at: int, R: int, tail: np.ndarray, pending: np.ndarray, flags: np.ndarray) -> None:
-    """Move the tail of a lane to its oldest live row. If no row is live, move it to the first pending row."""
+    """Move the tail of a lane to the lane's oldest live row, or to the first pending row if no row is live."""
     while tail[at] < pending[at] and not flags[at * R + tail[at] % R] & LIVE:
         tail[at] += 1
 
@@ -276,9 +276,9 @@ def draw_evenly(rng: np.ndarray, n: int, R: int, index: ItemIndex) -> np.ndarray
 def n_step_windows(
     slots: np.ndarray, R: int, n: int, gamma: float, form: int, scale: float, flags: np.ndarray, reward: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return, for the n-step windows that start in `slots` [B]: the slot of the last row; the return G = scale·Σ γʲ·r;
-    and the discount D = γᵐ for m ≤ n steps, which is 0 where the episode terminated. form: 0 if r is the reward, 1 if
-    it is the reward limited to ±1, 2 if it is the reward's sign.
+    """Return three arrays [B] for the n-step windows that start in `slots` [B]: the slot of the last row, the return
+    G = scale·Σ γʲ·r, and the discount D. D is γᵐ for m ≤ n steps, or 0 where the episode terminated.
+    form: whether r is the reward (0), the reward limited to ±1 (1), or the reward's sign (2).
     """
     end = np.empty(slots.size, np.int64)
     total, discount = np.empty(slots.size, np.float32), np.empty(slots.size, np.float32)
@@ -303,7 +303,7 @@ def n_step_windows(
 
 @compiled
 def plane_slots(slots: np.ndarray, R: int, k: int, older: np.ndarray, empty: int) -> np.ndarray:
-    """Return the slots of the k planes of each row's stack, oldest first, int64 [n, k]. empty: a zero plane's slot."""
+    """Return the slots of the k planes of each row's stack, oldest first, int64 [n, k]. empty: slot of a zero plane."""
     out = np.empty((slots.size, k), np.int64)
     for i in range(slots.size):
         slot = slots[i]
@@ -320,15 +320,15 @@ def plane_slots(slots: np.ndarray, R: int, k: int, older: np.ndarray, empty: int
 
 
 def _as_words(array: np.ndarray, lead: int) -> np.ndarray:
-    """View an array with the dimensions after the first `lead` joined, as 8-byte words if the size allows."""
+    """View all dimensions after the first `lead` as one dimension, of 8-byte words if possible, else of bytes."""
     whole = np.ascontiguousarray(array).reshape(*array.shape[:lead], -1)
     return whole.view(np.uint64 if whole.shape[-1] * whole.itemsize % 8 == 0 else np.uint8)
 
 
 @compiled
 def _goes_on(rows: np.ndarray, last: np.ndarray, begun: np.ndarray) -> np.ndarray:
-    """Return for each row whether its older planes are in the row before, bool [T, B]. rows [T, B, k, n], last [B, k,
-    n].
+    """Return for each of `rows` [T, B, k, n] whether its older planes are in the row before, bool [T, B].
+    last: the rows before `rows`, [B, k, n]. begun: see stack_kinds.
     """
     T, B, k, n = rows.shape
     found = np.empty((T, B), np.bool_)
@@ -343,11 +343,11 @@ def _goes_on(rows: np.ndarray, last: np.ndarray, begun: np.ndarray) -> np.ndarra
 
 
 def stack_kinds(stacks: list[tuple[np.ndarray, np.ndarray]], begun: np.ndarray, T: int) -> np.ndarray:
-    """Return how to rebuild each row's older planes, uint8 [T, B]: CONTINUES, ZEROS, REPEAT or STORED. A row has the
-    same kind for all fields.
+    """Return how to rebuild each row's older planes, uint8 [T, B]: CONTINUES, ZEROS, REPEAT or STORED. This constant is
+    the same for all stacked fields of a row.
 
-    stacks: for each stacked field, its new rows [T, B, k, …] and the lanes' last rows so far [B, k, …].
-    begun: whether a lane has a last row, bool [B].
+    stacks: for each stacked field, the new rows [T, B, k, …] and each lane's last earlier row [B, k, …].
+    begun: whether a lane has earlier rows, bool [B].
     """
     possible = np.full((T, len(begun)), 15)
     for rows, ends in stacks:
@@ -370,8 +370,8 @@ Leaves = dict[str, np.ndarray]  # arrays by path in a tree
 
 
 class Columns:
-    """Stored arrays by path. Those of stacks have the newest planes by slot, then a zero plane. `last`: each lane's
-    last row.
+    """Arrays of the rows' fields, by path. An array of stacked images has the newest plane of the row in each slot,
+    then a zero plane. `last` has each lane's newest complete stacks.
     """
 
     def __init__(self, replay: Replay):
@@ -384,7 +384,7 @@ class Columns:
         self.last: Leaves = {p: np.zeros((replay.lanes, *f.shape), f.dtype) for p, f in stacks.items()}
 
     def put(self, rows: Leaves, lanes: np.ndarray, slots: np.ndarray, extra: np.ndarray) -> None:
-        """Write rows [T, B, …] into slots [T, B], and planes that need separate rows (extra, see append_rows)."""
+        """Write rows [T, B, …] into slots [T, B], and planes into EXTRA rows (`extra`, see append_rows)."""
         for path, array in self.arrays.items():
             array[slots] = rows[path][:, :, -1] if path in self.last else rows[path]
         for path, last in self.last.items():
@@ -394,7 +394,9 @@ class Columns:
                 self.arrays[path][extra[:, 0]] = rows[path][t, b, extra[:, 2]]
 
     def take(self, slots: np.ndarray, older: np.ndarray, parts: dict[str, int | slice], batch: Batch) -> None:
-        """Read the rows in `slots` [T, B] into a batch. parts: path → which of the T rows. Of stacks, all are read."""
+        """Read the rows in `slots` [T, B] into a batch.
+        parts: path → which of the T rows to read. All T rows of image stacks are read.
+        """
         planes = slots
         if self.last:
             planes = plane_slots(slots.reshape(-1), self.R, self.k, older, self.empty)
@@ -418,9 +420,9 @@ class Columns:
 
 @compiled
 def sequence_rows(slots: np.ndarray, T: int, R: int, burn_in: int, flags: np.ndarray) -> tuple[np.ndarray, ...]:
-    """Return three arrays for items whose first trained row is in slots [B]: the slot of each row, int64 [T, B];
-    whether the row is in the episode and no filler, bool [T, B]; and whether the transition to the item's next row
-    exists, bool [T, B].
+    """Return three arrays [T, B] for items whose first trained row is in slots [B]: the slot of each row, int64;
+    whether the row belongs to the episode and is not filler, bool; and whether the transition to the item's next row
+    exists, bool.
     """
     B = slots.size
     at, real, valid = np.empty((T, B), np.int64), np.empty((T, B), np.bool_), np.empty((T, B), np.bool_)
@@ -445,7 +447,7 @@ def sequence_rows(slots: np.ndarray, T: int, R: int, burn_in: int, flags: np.nda
 
 
 class RecurrentStates:
-    """Stored recurrent states [lanes · anchors + 1, …] by path. The last is 0, for sequences that start an episode."""
+    """Stored recurrent states [lanes · anchors + 1, …] by path. The last one is the zero state of a new episode."""
 
     def __init__(self, replay: Replay, index: ItemIndex):
         self.index, self.R, self.anchors, self.every = index, replay.rows, replay.anchors, replay.every
@@ -454,14 +456,14 @@ class RecurrentStates:
         self.arrays = {p: np.zeros((self.zero + 1, *f.shape), f.dtype) for p, f in leaves.items()}
 
     def _at(self, slots: np.ndarray) -> np.ndarray:
-        """Return the index of the stored state for each slot's row, int64 [n]."""
+        """Return the index of the recurrent state that is stored for the row in each slot, int64 [n]."""
         lanes = slots // self.R
         newest = self.index.lane[0, lanes] - 1
         number = newest - (newest - slots) % self.R  # number of the row in its lane
         return lanes * self.anchors + number // self.every % self.anchors
 
     def put(self, state: Batch, slots: np.ndarray) -> None:
-        """Store the recurrent states [B, …] before the rows in slots [B]. Only rows with the flag ANCHOR get one."""
+        """Store the recurrent states [B, …] before those rows in slots [B] that have the flag ANCHOR."""
         anchors = self.index.flags[slots] & ANCHOR > 0
         if self.arrays and anchors.any():
             at = self._at(slots[anchors])
@@ -483,7 +485,7 @@ BITS = dict(zip(FLAGS, (FIRST, TERMINATED, TRUNCATED), strict=True))  # field �
 
 
 class BadPriority(ValueError):
-    """Raised if a new priority for a replay is NaN, negative or infinite. No priority is changed then."""
+    """Raised, before any priority changes, if a new priority for a replay is NaN, negative or infinite."""
 
 
 def wrong_priority(ids: np.ndarray, priority: np.ndarray) -> str:
@@ -496,7 +498,7 @@ def wrong_priority(ids: np.ndarray, priority: np.ndarray) -> str:
 
 
 class ReplayBuffer:
-    """Replay buffer, from which batches of past experience are drawn. A Replay has its options."""
+    """Replay buffer, from which batches of past experience are drawn. replay: options of the buffer."""
 
     def __init__(self, replay: Replay, seed: int, batches: bool = True):
         r, slots = replay, replay.lanes * replay.rows
@@ -546,8 +548,8 @@ class ReplayBuffer:
         order. Return the number of agent steps in these rows.
 
         state: recurrent state before row 0, [B, …].
-        overlap: whether the next call repeats the last row as its first row. If so, the last row is counted now, but
-            stored by the next call.
+        overlap: whether the next call repeats the last row as its first row. The agent steps of the last row are then
+            counted by this call, but the row is stored by the next call.
 
         Raises ValueError if a lane is repeated, or if a stack does not continue the row before. Raises NotFinite if
         initial priorities computed from the rows are not finite.
@@ -590,8 +592,8 @@ class ReplayBuffer:
             self._put(added, first)
 
     def first_priorities(self, slots: np.ndarray) -> np.ndarray | float:
-        """Return the initial priorities of the items in `slots`: the largest priority so far for all, or one priority
-        for each item from the outputs of the acting policy (Ape-X, R2D2). Raises NotFinite if a priority is not finite.
+        """Return the initial priorities of the items in `slots`: one number for all (the largest priority so far), or
+        float64 [n] from the outputs of the acting policy (Ape-X, R2D2). Raises NotFinite if a priority is not finite.
         """
         r, sampler = self.replay, self.sampler
         assert sampler is not None
@@ -610,7 +612,7 @@ class ReplayBuffer:
         return error
 
     def _row_errors(self, slots: np.ndarray, eps: float) -> np.ndarray:
-        """Return |h(G + D·h⁻¹(value)) - chosen| [n] of windows that start in `slots`. eps: ε of h. 0: without h."""
+        """Return |h(G + D·h⁻¹(value)) - chosen| [n] of windows that start in `slots`. eps: ε of h, or 0 to omit h."""
         end, total, discount = n_step_windows(slots, *self.windows)
         ahead = self.columns.arrays["value"][end]
         ahead = unscale(ahead, eps) if eps else ahead
@@ -619,7 +621,7 @@ class ReplayBuffer:
         return np.abs(goal - self.columns.arrays["chosen"][slots]).astype(np.float64)
 
     def _put(self, slots: np.ndarray, priority: np.ndarray | float) -> None:
-        """Set the priorities of slots: float64 [n], or one for all. 0 clears. For a repeated slot, the last counts."""
+        """Set the priorities of slots: float64 [n], or one number for all. Priority 0 excludes a slot from draws."""
         if self.sampler is not None and len(slots):
             alpha = self.sampler.alpha
             mass = np.asarray(priority**alpha if alpha else priority > 0, np.float64)
@@ -638,8 +640,8 @@ class ReplayBuffer:
     # the two may continue, however many rows are added at once. `drawn` and `batch` are counted in trained rows.
 
     def due(self, batches: int = 1, coming: float = 0.0) -> bool:
-        """Tell whether learning may sample `batches` more batches, after `coming` more agent steps. batches=0: tell
-        whether the last batch, if it was sampled early, is due by then.
+        """Tell whether `ratio` allows learning to sample `batches` more batches after `coming` more agent steps. With
+        batches=0, tell whether `ratio` allows the batches that were sampled so far.
         """
         r, counts = self.replay, self.index.counts
         if self.steps < r.start or not counts[SIZE]:
@@ -651,15 +653,15 @@ class ReplayBuffer:
 
     @property
     def room(self) -> bool:
-        """Tell whether acting may add whole rollouts, because drawing is less than `slack` batches behind."""
+        """Whether acting may add whole rollouts, because learning is less than `slack` batches behind `ratio`."""
         return self.replay.ratio is None or not self.due(self.replay.slack)
 
     def sample(self, left: float = 1.0, into: Batch | None = None) -> Batch:
-        """Draw a batch of items, see docs/concepts/replay.md. Its arrays are valid until `buffers` further calls.
-        Raises ValueError if no item may be drawn.
+        """Draw a batch of items, see docs/concepts/replay.md. The batch's arrays are valid until `buffers` further
+        calls. Raises ValueError if no item may be drawn.
 
-        left: remaining share of the run, which determines β.
-        into: the caller's arrays for the whole batch, as `Replay.drawn` describes them.
+        left: remaining fraction of the run, which determines β.
+        into: arrays of the caller into which to write the batch, with the shapes of `Replay.drawn`.
         """
         r, index, n = self.replay, self.index, self.replay.batch
         if not index.counts[SIZE]:
@@ -685,7 +687,7 @@ class ReplayBuffer:
         return into
 
     def _draw(self, sampler: Proportional, left: float) -> tuple[np.ndarray, np.ndarray]:
-        """Draw slots in proportion to p^α. Return them, int64 [n], with their importance weights, float32 [n]."""
+        """Draw slots in proportion to p^α. Return the slots, int64 [n], and importance weights, float32 [n]."""
         n, u = self.replay.batch, sampler.mixture
         slots = self.tree.draw(self.rng, n, sampler.stratified)
         if u:
@@ -698,8 +700,8 @@ class ReplayBuffer:
         return slots, (weight / weight.max()).astype(np.float32)
 
     def _read_sequences(self, slots: np.ndarray, batch: Batch) -> Batch:
-        """Read each item's burn_in + sequence + n_step rows into a batch. Return the fields that are not in `columns`,
-        including the recurrent states before the rows.
+        """Read each item's burn_in + sequence + n_step rows into a batch. Return the batch's other fields, including
+        the recurrent states before the rows.
         """
         r, index = self.replay, self.index
         at, real, valid = sequence_rows(slots, r.length, self.R, r.burn_in, index.flags)
@@ -711,9 +713,9 @@ class ReplayBuffer:
         return extras | {"valid": valid, "state": self.states.take(at[0], extras["first"][0])}
 
     def update_priorities(self, ids: ArrayLike, priority: ArrayLike) -> int:
-        """Set the priorities [B] of the items with `ids` [B]. For a repeated id, the last counts. Return the number of
-        priorities that are late, because their items were already removed. Raises BadPriority, before any change, if
-        one is wrong.
+        """Set the priorities [B] of the items with `ids` [B]. For a repeated id, the last priority counts. Return the
+        number of priorities that are late, because their items were already removed. Raises BadPriority, before any
+        change, if a priority is not allowed.
         """
         ids, given = np.asarray(ids, np.int64), np.asarray(priority, np.float64)
         if ids.ndim != 1 or given.shape != ids.shape:
@@ -731,7 +733,7 @@ class ReplayBuffer:
         return late
 
     def priorities(self, slots: np.ndarray) -> np.ndarray:
-        """Return the priorities of the items in `slots`, float64 [n]. Without a sampler, all are 1."""
+        """Return the priorities of the items in `slots`, float64 [n]. Without a sampler, all priorities are 1."""
         if self.sampler is None:
             return np.ones(len(slots))
         mass = self.tree.leaves[slots]
@@ -747,7 +749,7 @@ class ReplayBuffer:
         return sum(a.nbytes for part in parts for a in part.values()) + priorities + self._own_nbytes
 
     def metrics(self) -> dict[str, float]:
-        """Return counts since the start, the current state (age in agent steps), and quantiles of some priorities."""
+        """Return counts since the start, the size and mean age (in agent steps), and estimated priority quantiles."""
         counts, size, since = self.index.counts, self.size, self.steps - self.replay.start
         evicted = int(counts[EVICTED])
         metrics = {

@@ -1,11 +1,12 @@
 """Queue that carries rollouts from actors (acting workers) to learners, in shared memory.
 
 A rollout lies in a slot of fixed size. A slot holds rows [T+1, lanes], as in docs/concepts/rows.md, and the recurrent
-state before row 0 or before each window. Only the numbers of empty and full slots travel, through rings (ring buffers).
+state before row 0 or before each window of rows. Workers exchange only the numbers of empty and full slots, through
+ring buffers (rings) with one writer and one reader each.
 
-Every producer (actor) owns a share of the slots and feeds one consumer (learner): producer p feeds consumer p mod
-consumers. If every consumer learns a different agent's policy (`per_agent`), a producer feeds all consumers, and each
-commit names one consumer. Every ring has one writer and one reader. Imports no torch.
+Every producer (actor) owns some of the slots. Producer p hands its full slots to consumer (learner) p mod consumers.
+With `per_agent`, each consumer trains a different agent, and a producer names the consumer of each slot. Imports no
+torch.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ FILLING, READING = 1, 2
 
 
 class Queue(Edge):
-    """Edge (object that workers share) that one role has as `out`, to write, and another as `source`, to read."""
+    """Shared object that one role of workers has as argument `out`, to write, and another as `source`, to read."""
 
     def arrows(self) -> list[Arrow]:
         """Return the arrow of this queue in a diagram. See Edge."""
@@ -49,10 +50,10 @@ class SharedQueue(Closable, Queue, ABC):
     """Queue of slots between processes, in shared memory.
 
     Every pair of a writer and a reader has two rings (ring buffers) of slot numbers: one for empty slots, one for full
-    slots. So every ring has one writer and one reader, no lock is needed, and a killed process leaves none. The reader
-    of pair i is i mod `readers`. Each group of `each` consecutive pairs owns `share` slots.
+    slots. A ring has one writer and one reader, so no lock is needed, which a killed process could hold forever. The
+    reader of pair i is i mod `readers`. Each group of `each` consecutive pairs owns `share` slots.
 
-    A reader may request its writers' parts of a checkpoint. Writer i answers reader i mod the number of such readers.
+    The first asks[0] readers may request parts of a checkpoint. Writer i answers the requests of reader i mod asks[0].
     """
 
     LOCAL = ("use", "_empty", "_full", "ends")
@@ -65,9 +66,9 @@ class SharedQueue(Closable, Queue, ABC):
     def __init__(
         self, trees: Spec, slots: int, pairs: int, readers: int, asks: tuple[int, int], bells: int = 0, each: int = 1
     ):
-        """trees: arrays besides the declared ones.
+        """trees: arrays to add to those of the class.
         asks: number of readers that request parts of checkpoints, and number of writers that answer.
-        bells: number of semaphores besides one per reader.
+        bells: number of semaphores in addition to one per reader.
         """
         self.slots, self.share, self.readers, self.each, self.asks = slots, slots * each // pairs, readers, each, asks
         super().__init__(readers + bells, **trees)
@@ -84,7 +85,7 @@ class SharedQueue(Closable, Queue, ABC):
 
     @abstractmethod
     def writer_bell(self, i: int) -> Semaphore:
-        """Return the semaphore of pair `i`'s writer. It gets a token for every slot that becomes empty again."""
+        """Return the semaphore of pair `i`'s writer, which is posted for every slot that becomes empty again."""
 
     @property
     def depth(self) -> int:
@@ -92,21 +93,21 @@ class SharedQueue(Closable, Queue, ABC):
         return int((self.ends[:, 1] - self.ends[:, 0]).sum())
 
     def held(self, pairs: slice, holder: int) -> list[int]:
-        """Return the slots of these pairs that are in no ring and that `holder` was the last to take."""
+        """Return the slots of these pairs that are in no ring and have the mark `holder`, such as FILLING."""
         known = {slot for ring in self._empty[pairs] + self._full[pairs] for slot in ring.peek()}
         owners = sorted({i // self.each for i in range(len(self._full))[pairs]})
         own = np.arange(self.slots).reshape(-1, self.share)[owners].ravel().tolist()
         return [s for s in own if s not in known and self.use[s] == holder]
 
     def ask(self, c: int, version: int, last: bool = False) -> None:
-        """Request parts of the checkpoint of update `version` from the writers that answer reader `c`. Version -1
-        withdraws the request. last: this is the run's last checkpoint, so the writers' later work is not used.
+        """Request the writers' parts of the checkpoint of update `version` for reader `c`. Version -1 withdraws the
+        request. last: whether this is the run's last checkpoint, so that the writers' later work is not used.
         """
         self._last[c] = last
         self._asked[c] = version + 1
 
     def asked(self, i: int) -> int | None:
-        """Return the update whose checkpoint waits for writer `i`'s part. Return None if no checkpoint waits for it."""
+        """Return the update whose checkpoint waits for writer `i`'s part, or None."""
         wanted = int(self._asked[i % len(self._asked)])
         return wanted - 1 if wanted > abs(self.answered[i]) else None
 
@@ -133,7 +134,7 @@ Log = Callable[[list[int]], None]  # called with the slots of each batch
 
 
 class QueueBatches:
-    """The end of a queue from which learners take batches. Each batch consists of `n` slots."""
+    """A queue as learners read it, in batches of `n` slots."""
 
     queue: Any  # a RolloutQueue or a TrainingQueue
     n: int
@@ -141,7 +142,7 @@ class QueueBatches:
     edge = property(lambda self: self.queue)
 
     def nbytes(self, policy: PolicyLike) -> float:
-        """Return the bytes of the memory for one batch. A batch of one slot needs none, because it is not copied."""
+        """Return the bytes of memory for one batch. A batch of one slot is not copied, and needs no further memory."""
         return self.queue.nbytes / self.queue.slots * self.n if self.n > 1 else 0.0
 
     @property
@@ -169,8 +170,8 @@ class PolicyLike(Protocol):
 
 
 def row_spec(obs: Spec, policy: Spec, mask: Spec | None = None, team: Spec | None = None) -> Spec:
-    """Return the fields of a row (data of one step of a lane): `obs`, the fields in ROWS, and the policy's (action,
-    logp, value). If given, the mask of legal actions and the fields of a team are added.
+    """Return the fields of a row (data of one step of a lane): `obs`, the fields in ROWS, the policy's fields (action,
+    logp, value) and, if given, the mask of legal actions and the fields of a team.
     """
     return {"obs": obs, **({} if mask is None else {"mask": mask}), **ROWS, **(team or {}), **policy}
 
@@ -197,7 +198,9 @@ UNWRITTEN = -1  # version of a row that is not written yet
 
 
 def slots_per_batch(batch: int, lanes: int, actors: int, slots: int, learners: int, lag: int) -> int:
-    """Return the number of slots in a learner's part of `batch` trajectories. Raises UserError: it can't be filled."""
+    """Return the number of slots that each learner takes for an update on `batch` trajectories by all learners. Raises
+    UserError if the batch can never be filled.
+    """
     each, rest = divmod(batch, learners * lanes)
     if rest or not each:
         raise UserError(f"--batch {batch} is not a multiple of --learners {learners} x --lanes {lanes}")
@@ -236,9 +239,9 @@ class RolloutQueue(SharedQueue):
         per_agent: bool = False,
         window: int = 0,
     ):
-        """groups: number of groups of an actor's lanes. Each group fills one slot per round.
-        per_agent: whether every producer feeds all consumers.
-        window: rows per window, if the state before each window is stored. 0: only the state before the rollout.
+        """groups: number of groups of an actor's lanes. Each group fills one slot per round of rollouts.
+        per_agent: whether every producer hands slots to all consumers.
+        window: number of rows between two stored recurrent states, or 0 to store only the state before the rollout.
         """
         if slots % producers or (producers < consumers and not per_agent):
             raise ValueError(f"{slots} slots for {producers} producers and {consumers} consumers do not divide")
@@ -292,11 +295,11 @@ class RolloutQueue(SharedQueue):
         return ends[:, 1] - ends[:, 0]
 
     def pairs(self, p: int) -> slice:
-        """Return the pairs of producer `p`, as a slice: one pair with each consumer that the producer feeds."""
+        """Return the pairs of producer `p` as a slice: a pair for each consumer to which the producer hands slots."""
         return slice(p * self.each, (p + 1) * self.each)
 
     def producer(self, p: int) -> Producer:
-        """Return producer `p`'s end. A replacement of a lost worker gets the slots that this worker was filling."""
+        """Return producer `p`'s end of the queue, with the slots that a lost producer `p` was filling."""
         return Producer(self, p)
 
     def made(self, p: int) -> int:
@@ -308,16 +311,16 @@ class RolloutQueue(SharedQueue):
         return int(self.base[p]) + int(self.ends[self.pairs(p), 0].sum())
 
     def batches(self, n: int, in_turn: bool = False) -> RolloutBatches:
-        """Return the learners' end of the queue, which gives batches of `n` slots. `.consumer(c)` returns an iterator
-        for learner `c`.
+        """Return the queue as learners read it, in batches of `n` slots. The method `consumer(c)` of the returned
+        object gives an iterator for learner `c`.
 
-        in_turn: whether to take rollouts from producers strictly in turn, equally often from each. Otherwise, a fast
-            actor's next rollout may be taken before a slow actor's rollout, whose lag then exceeds the limit.
+        in_turn: whether to take rollouts from producers strictly in turn, equally often from each. Otherwise, rollouts
+            of fast actors may be taken first, and a slow actor's rollout may then exceed the allowed lag.
         """
         return RolloutBatches(self, n, in_turn)
 
     def bell(self, c: int) -> Semaphore:
-        """Return the semaphore that gets a token whenever there is something new for consumer `c`."""
+        """Return the semaphore that is posted for every event for which consumer `c` waits, such as a full slot."""
         return self._bells[c]
 
     def reclaim(self, c: int) -> None:
@@ -326,12 +329,12 @@ class RolloutQueue(SharedQueue):
             self.give_back(c, slot)
 
     def give_back(self, c: int, slot: int) -> None:
-        """Return a slot that consumer `c` has read."""
+        """Return a slot to its producer after consumer `c` has read the slot."""
         self._empty[slot // self.share * self.each + (self.each > 1) * c].put(slot)
 
 
 class Producer:
-    """The end of a RolloutQueue to which one actor writes."""
+    """An actor's end of a RolloutQueue, which fills slots."""
 
     def __init__(self, queue: RolloutQueue, p: int):
         self.queue, self.p, self.T, self.rows, self.state = queue, p, queue.T, queue.rows, queue.state
@@ -367,7 +370,7 @@ class Producer:
         return self.queue.made(self.p)
 
     def made(self, to: int) -> int:
-        """Return the number of rollouts handed to one consumer. to: index among the consumers of this producer."""
+        """Return the number of rollouts handed to the consumer with index `to` among this producer's consumers."""
         return int(self._full[to]._tail[0])
 
     def flight(self) -> Batch:
@@ -381,7 +384,7 @@ class Producer:
         return found
 
     def save(self) -> Batch:
-        """Return for each consumer how many slots were taken so far and how many are being read. No worker may run."""
+        """Return for each consumer how many slots it took so far, and how many it is reading. No worker may run."""
         pairs = self.queue.pairs(self.p)
         reading = [len(self.queue.held(slice(i, i + 1), self._reader(i))) for i in range(pairs.start, pairs.stop)]
         return {"taken": self.queue.ends[pairs, 0].copy(), "reading": np.array(reading)}
@@ -396,12 +399,11 @@ class Producer:
                 self._take(self._reader(i))
 
     def _reader(self, pair: int) -> int:
-        """Return the mark of slots that a pair's consumer is reading."""
         return READING + (pair - self.queue.pairs(self.p).start)
 
     def give(self, flight: Batch, reading: int = 0) -> None:
-        """Put the rollouts of `flight` into an unused queue. reading: number of slots that the learner had not
-        returned. These slots are missing until the learner starts.
+        """Put the rollouts of `flight` into an unused queue. reading: number of slots that the learner was reading,
+        which this producer cannot use before the learner starts.
         """
         for i in range(len(flight)):
             slot, kept = self.slot(), flight[str(i)]
@@ -424,7 +426,7 @@ class Producer:
 
 
 class RolloutBatches(QueueBatches):
-    """Source of rollouts for learners: a description, from which each learner makes an iterator (`consumer`)."""
+    """Batches of `n` rollouts from a RolloutQueue. Each learner calls `consumer` to get an iterator."""
 
     queue: RolloutQueue
 
@@ -446,11 +448,11 @@ class RolloutBatches(QueueBatches):
         The arrays are valid until the next batch is requested. Then the slots return to their producers. No slot is
         taken before a whole batch is ready.
 
-        With `per_agent`, each rollout is copied into the batch when it arrives, and its slot returns at once. So
-        incomplete batches do not block actors, and the memory in flight does not grow with the number of agents.
+        With `per_agent`, a full slot is copied into the next batch and returns to its producer at once. Actors
+        therefore never wait for incomplete batches, and more agents do not need more slots.
 
-        log: called with the slots of every batch.
-        join: replaces the default Collator.
+        log: function that is called with the slots of every batch.
+        join: Collator to use instead of the default one.
         wait: whether to wait for `patience` seconds before yielding None.
         """
         queue, bell = self.queue, self.queue.bell(c)
@@ -482,7 +484,7 @@ class RolloutBatches(QueueBatches):
                     yield join.joined
 
     def _choose(self, c: int, turn: int) -> tuple[list[int], int]:
-        """Return the producers of the next batch, as far as their slots are ready, and the new value of `turn`."""
+        """Return the producers of the next batch, or fewer if too few slots are full, and the new value of `turn`."""
         queue, there = self.queue, self.queue.waiting(c)
         if self.order is not None:
             wanted = self.order(c, turn)
@@ -504,8 +506,8 @@ class RolloutBatches(QueueBatches):
 
 
 class Collator:
-    """Joins `n` slots of `lanes` lanes (parallel environments) into a batch. If n is 1, the batch is a view of the
-    slot. Else it is a copy, into the same memory each time.
+    """Joins `n` slots of `lanes` lanes (parallel environments) into a batch. A batch of one slot is a view of the slot.
+    Larger batches are copies, all in the same memory.
     """
 
     def __init__(self, rows: Batch, state: Batch, lanes: int, n: int):
@@ -527,13 +529,13 @@ class Collator:
         return self.joined
 
     def put(self, i: int, slot: int) -> None:
-        """Copy a slot to place `i` of a batch that consists of several slots."""
+        """Copy a slot into a batch of several slots, as the batch's slot number `i`."""
         lanes = slice(i * self.lanes, (i + 1) * self.lanes)
         tree.write(self._rows, (slice(None), lanes), tree.at(self.rows, slot))
         tree.write(self._state, lanes, tree.at(self.state, slot))
 
     def save(self) -> Batch:
-        """Return the data of the slots that are already in the next batch, or {} if there are none."""
+        """Return the data of the slots that are already in an incomplete batch, or {}."""
         if not self.placed:
             return {}
         (rows, state), lanes = self.joined, self.placed * self.lanes
@@ -548,7 +550,7 @@ class Collator:
             self.placed = lanes // self.lanes
 
     def done(self) -> None:
-        """Called when the slots of the last batch are no longer read. Then they return to their producers."""
+        """Called when the slots of the last batch are no longer read, before the slots return to their producers."""
 
 
 # Queue between threads of one process: chunks of single lanes, a list of empty slots and a list of full slots.
@@ -559,10 +561,10 @@ class Collator:
 
 
 class TrainingQueue(Queue):
-    """Queue of at most `capacity` full chunks (up to T steps of a lane) between threads of one process. Each of
-    `agents` lanes may hold one more slot.
+    """Queue of at most `capacity` full chunks (up to T steps of a lane) between threads of one process. In addition,
+    each of `agents` lanes may hold the slot that it fills.
 
-    If the queue is full, a thread that wants a slot waits. This bounds the policy lag.
+    Threads that need a slot wait while the queue is full, which bounds the policy lag.
     """
 
     lanes = 1  # lanes per slot
@@ -608,7 +610,7 @@ class TrainingQueue(Queue):
             return self._empty.pop() if free else None
 
     def commit(self, slot: int, length: int) -> None:
-        """Hand over a finished chunk of `length` transitions. If the length is 0, the slot only becomes empty again."""
+        """Hand over a finished chunk of `length` transitions. If the length is 0, drop the chunk and empty its slot."""
         with self._came:
             self.length[slot] = length
             if length:
@@ -623,8 +625,8 @@ class TrainingQueue(Queue):
     # -------------------------------------------------------------------------------- the learning side
 
     def take(self, rows: int) -> list[int] | None:
-        """Take the oldest chunks until these have `rows` transitions, and return their slots. With 0 rows, take one
-        chunk. Return None if too few transitions came within `patience` seconds. Raises Closed.
+        """Take the oldest chunks, at least one, until they have `rows` transitions. Return their slots, or None if too
+        few transitions came within `patience` seconds. Raises Closed.
         """
         rows = max(rows, 1)
         with self._came:
@@ -657,7 +659,7 @@ class TrainingQueue(Queue):
         return len(self._full)
 
     def close(self) -> None:
-        """Make all waits for this queue raise Closed, now and later."""
+        """Close the queue: present and later calls of `slot` and `take` raise Closed."""
         with self._room:
             self._closed = True
             self._room.notify_all()

@@ -1,13 +1,12 @@
-"""Sum tree, which draws indices in proportion to numbers ≥ 0, float64. Prioritized replay uses it.
+"""Sum tree, which draws indices in proportion to numbers ≥ 0 (float64), for prioritized replay.
 
 Each node is the sum of its eight children, which fill a cache line. The parent of a changed node is always summed
-again, in the same order. No difference is added. So a parent's bits do not depend on earlier writes, and the leaves
-determine the tree.
+again, in the same order, instead of adding the change. A parent's bits therefore do not depend on earlier writes, and
+the leaves determine the tree.
 
 All draws descend together, one level at a time and without branches, so that their waits for memory overlap. Numbers
 are compared by their bits, because compilers turn other comparisons into jumps, which are mispredicted for half of the
-draws. Rounding can lead a descent to a leaf of 0. It is then repeated with checks: it goes right only if the sum there
-is not 0.
+draws. If rounding leads a descent to a leaf of 0, the descent is repeated, and avoids subtrees whose sum is 0.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ _11, _32, _LOW = np.uint64(11), np.uint64(32), np.uint64(0xFFFFFFFF)
 
 
 def counter_rng(seed: int) -> np.ndarray:
-    """Return the random generator for a seed, before its first number."""
+    """Return a new random generator with a seed."""
     return np.array([np.random.SeedSequence(seed % 2**64).generate_state(1, np.uint64)[0], 0], np.uint64)
 
 
@@ -73,7 +72,7 @@ class SumTree:
         """Set leaves[at] = values. If an index is repeated, its last value counts. at: int64 [n]. values: float64 [n],
         finite, ≥ 0.
 
-        Neighboring leaves share ancestors, so n leaves in a row cost little more than n/8 sums.
+        Neighboring leaves share ancestors, so n consecutive leaves cost little more than n/8 sums.
         """
         if len(at) > len(self._work):
             self._work = np.zeros(2 * len(at), np.uint64)
@@ -81,7 +80,7 @@ class SumTree:
 
     def draw(self, rng: np.ndarray, n: int, stratified: bool) -> np.ndarray:
         """Draw the indices of `n` nonzero leaves, int64 [n], with the next n random numbers. `total` must not be 0.
-        stratified: draw i is from the i-th of n segments of equal mass. Otherwise, every draw is from the whole tree.
+        stratified: whether draw i is from the i-th of n segments of equal mass, instead of from the whole tree.
         """
         share = uniforms(rng, n)
         if stratified:
@@ -108,7 +107,7 @@ def _sum4(nodes: np.ndarray, b: np.uint64) -> float:
 
 @compiled
 def _put(nodes: np.ndarray, offsets: np.ndarray, at: np.ndarray, values: np.ndarray, work: np.ndarray) -> None:
-    """Write leaves and update the sums. work: scratch list of nodes to sum, without repeats in a row."""
+    """Write leaves and update the sums. work: scratch array for the numbers of nodes to sum."""
     n, last = 0, ~_0
     for i in range(at.size):
         nodes[at[i]] = values[i]
@@ -131,7 +130,7 @@ def _put(nodes: np.ndarray, offsets: np.ndarray, at: np.ndarray, values: np.ndar
 
 @inlined
 def _reaches(x: float, total: float) -> np.int64:
-    """Return a mask: all bits set if x ≥ total, else 0. As integers, the bits of floats ≥ 0 have the floats' order."""
+    """Return a mask: all bits set if x ≥ total, else 0. Floats ≥ 0 are in the order of their bits, read as integers."""
     return (np.float64(total).view(np.int64) - np.float64(x).view(np.int64) - np.int64(1)) >> np.int64(63)
 
 

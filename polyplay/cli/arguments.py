@@ -1,7 +1,7 @@
 """Functions that all verbs (subcommands) of the command line share.
 
-They parse a verb's words, print its results, and open the port of a web page. On a command line, the subject of a verb
-(runs, a system, an environment) comes first, and the options follow.
+These functions parse a verb's words, print the verb's results, and open the port of a web page. On a command line, the
+subject of a verb (runs, a system, an environment) comes first, and the options follow.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ def parse_words(
 ) -> tuple[list[str], T | Any, set[str]]:
     """Parse the words of a verb. Return the words before the options, the options, and the names of the given options.
     several: whether more than one word may come before the options.
-    modes: other classes of options. If the first field of such a class is given as an option, this class replaces
-    `cls`. Raises flags.Help for --help.
+    modes: other classes of options. The option that is a class's first field selects this class instead of `cls`.
+    Raises flags.Help for --help.
     """
     from polyplay.runs import flags
 
@@ -55,7 +55,7 @@ def parse_words(
 def run_and_options(
     cls: type[T], words: Sequence[str], verb: str, modes: Sequence[type] = ()
 ) -> tuple[Path, T | Any, set[str]]:
-    """Return a run's directory, the options, and the names of the given options. Check them before slow imports."""
+    """Return a run's directory, the options, and the names of the given options, all checked before slow imports."""
     from polyplay.runs import directory
 
     about = "RUN is the directory of a run."
@@ -67,7 +67,7 @@ def run_and_options(
 
 
 def page_and_words(words: Sequence[str], verb: str, over: object = None) -> tuple[Page, list[str]]:
-    """Return the page (definition) of the named system, and the remaining words. over: used if --over is not given."""
+    """Return the page (definition) of the named system, and the remaining words. over: default value of --over."""
     from polyplay import systems
     from polyplay.runs import flags
 
@@ -111,7 +111,7 @@ LEVELS |= {"failed": ("FAILED", "bold red"), "unseen": ("–", "bright_black")}
 
 
 def _grouped(findings: Sequence[Finding]) -> list[Finding]:
-    """Merge findings of level "unseen" (rules that were not tested) into one, if they give the same reason."""
+    """Merge findings of level "unseen" (rules that were not tested) that have the same reason."""
     rows: list[Finding] = []
     for text in dict.fromkeys(f.seen for f in findings if f.level == "unseen"):
         names = [f.name for f in findings if (f.level, f.seen) == ("unseen", text)]
@@ -121,7 +121,7 @@ def _grouped(findings: Sequence[Finding]) -> list[Finding]:
 
 
 def print_findings(title: str, findings: Sequence[Finding], card: Mapping[str, str], heading: str) -> None:
-    """Print a table of test results (findings), with a fix for each warning or failure. Then print facts (`card`)."""
+    """Print a table of test results (findings), with a fix for each warning or failure. Then print the facts `card`."""
     from rich.table import Column
     from rich.text import Text
 
@@ -143,7 +143,7 @@ def print_findings(title: str, findings: Sequence[Finding], card: Mapping[str, s
 
 
 def complain(text: str, e: BaseException) -> None:
-    """Print an error with the exception's notes. The last note may be the command that continues the run."""
+    """Print an error message, then the exception's notes, such as the command that continues the run."""
     print("\n".join([f"polyplay: {text}", *getattr(e, "__notes__", [])]), file=sys.stderr, flush=True)
 
 
@@ -167,7 +167,7 @@ def check_extra(verb: str) -> None:
 
 
 def listen(port: int) -> socket.socket:
-    """Return a network socket that only this machine can reach. Raises UserError: the port cannot be used."""
+    """Return a network socket that only this machine can reach. Raises UserError if the port cannot be used."""
     listener = socket.socket()
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:

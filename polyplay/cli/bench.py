@@ -59,13 +59,13 @@ CHANGES: dict[str, list[tuple[str, Callable[[int], int], str]]] = {
 def split_core_time(
     times: Mapping[str, float], own: float, others: float, workers: float, pooled: bool
 ) -> dict[str, float]:
-    """Return how the time of all CPU cores was spent during a run: a share for each key of NAMES, and for `others`,
-    which means other programs.
-    times: shares of the workers' wall time that went into env, infer, learn, replay and wait.
-    own, others: shares of all cores that the run and other programs used.
+    """Return how the time of all CPU cores was spent during a run: a fraction for each key of NAMES, and one for
+    `others` (other programs).
+    times: fractions of the workers' wall time that went into env, infer, learn, replay and wait.
+    own, others: fractions of all cores that the run and other programs used.
     workers: number of workers per core.
-    pooled: whether environments are separate processes. If so, core time beyond the workers' busy time counts as
-    theirs. Otherwise it counts as overhead.
+    pooled: whether environments are separate processes. If True, the run's core time beyond the workers' busy time
+    counts as environment time, otherwise as overhead.
     """
     own = min(own, 1.0)
     others = min(others, 1.0 - own)
@@ -84,7 +84,7 @@ def bottleneck(shares: Mapping[str, float]) -> str:
 
 
 def change(name: str, values: Row, env: str, kind: str) -> str:
-    """Return advice against a bottleneck. name: a key of NAMES. values: all settings. kind: how `env` is stepped."""
+    """Return advice on a bottleneck. name: a key of NAMES. values: all settings. kind: kind of the pool of `env`."""
     if name == "env" and not is_game(env, {}):
         return f"`polyplay check {env}` measures it; make its step cheaper, or use more cores"
     if name == "env":
@@ -147,10 +147,10 @@ def weighted_means(reports: Iterable[tuple[Row, float]], names: Iterable[str]) -
 
 
 def find_window(rows: Sequence[Row], warm: float, seconds: float) -> list[Row]:
-    """Return the reports of the measured period. It lies between two edges; return [] if the second one has not come
-    yet. The first edge comes at least `warm` seconds after the first steps, and the second at least `seconds` later. An
-    edge is a report with the first new steps after an update. Other edges would bias the rate, because a worker that
-    acts and learns in turns makes steps only while it acts.
+    """Return the reports of the measured period, or [] if the period has not ended yet. The period begins at least
+    `warm` seconds after the first steps, and lasts at least `seconds`. Its first and last reports are those of the
+    first new steps after an update. Other limits would bias the rate, because a worker that acts and learns in turns
+    makes steps only while it acts.
     """
     edges, learnt = list[float](), False
     for a, b in pairwise(rows):
@@ -166,9 +166,9 @@ def find_window(rows: Sequence[Row], warm: float, seconds: float) -> list[Row]:
 
 
 def watch_run(system: str, given: Row, seconds: float) -> Row:
-    """Run a system for a while, and return what was measured: the rate, the cores that the run and other programs used,
-    and the workers' times. The result also has the contents of config.json and wiring.json. Raises WorkerLost, with the
-    last lines of the run's output: the run gave too few reports.
+    """Run a system for a while. Return the measured rate, the cores that the run and other programs used, the workers'
+    times, and the contents of config.json and wiring.json. Raises WorkerLost, with the last lines of the run's output,
+    if the run gave too few reports.
     """
     with (
         tempfile.TemporaryDirectory(prefix="polyplay-bench-", ignore_cleanup_errors=True) as place,
@@ -195,7 +195,7 @@ def watch_run(system: str, given: Row, seconds: float) -> Row:
 
 
 def _watch(child: subprocess.Popen[bytes], log: Path, seconds: float, limit: float) -> list[Row]:
-    """Wait for the reports of the measured period. Return them with `busy`, the busy seconds of all cores, or []."""
+    """Return the reports of the measured period once they came, with `busy`, the busy seconds of all cores, or []."""
     rows, until = list[Row](), time.monotonic() + limit
     while child.poll() is None and time.monotonic() < until:
         t = psutil.cpu_times()
@@ -236,7 +236,6 @@ def measure(names: Sequence[str], options: BenchOptions) -> Row:
 
 
 def _measure_system(system: str, settings: Row, about: Row, seconds: float, cores: int) -> Row:
-    """Measure one system. Return its row of the document: its rate, its shares of core time, and advice."""
     row: Row = {"system": system, "settings": settings}
     print(f"bench: {system}: running …", file=sys.stderr, flush=True)
     try:

@@ -39,7 +39,7 @@ complete -o default -F _polyplay polyplay"""
 
 
 def completion(words: Sequence[str]) -> str:
-    """Return the script that completes commands in a shell (bash, zsh or fish). Raises UserError: an unknown shell."""
+    """Return the script that completes commands in a shell (bash, zsh or fish). Raises UserError for other shells."""
     shell = words[0] if words else ""
     if shell not in SHELLS or len(words) > 1:
         raise UserError(f"--completion: '{' '.join(words)}' given, allowed: {', '.join(SHELLS)}")
@@ -77,7 +77,7 @@ def verb_options(verb: str) -> Options:
 
 
 def _values_of(*tables: type) -> Options:
-    """Return the options of these dataclasses. Each has the values that its type lists, or [] for any value."""
+    """Return the options of these dataclasses, each with the values that its type lists, or [] for any value."""
     found = Options()
     for name, hint in (both for table in tables for both in flags.option_types(table).items()):
         kinds = [kind for kind in (hint, *get_args(hint)) if get_origin(kind) is Literal]

@@ -40,11 +40,11 @@ class GtpError(Exception):
 class GtpBoard:
     """A game of Go by the rules of GTP, which allow moves of any color in any order, unlimited undo, and any komi.
 
-    records: an array (record) for each position so far. The present position is the last one.
+    records: an array (record) for each position so far. The last record is the present position.
     moves: the moves so far, as pairs (color, action).
 
     Two passes do not end a game, because after the second pass the position is the same as after the first. A record
-    also has hashes of all earlier positions. If it is three quarters full, the oldest hashes are dropped, and the
+    also has hashes of all earlier positions. If a record is three quarters full, its oldest hashes are dropped, and the
     superko rule ignores those positions.
     """
 
@@ -58,7 +58,7 @@ class GtpBoard:
 
     @property
     def to_move(self) -> int:
-        """Color whose turn it is: the opponent of the last mover. Before the first move, the record says the color."""
+        """Color to move: the opponent of the last mover or, before the first move, the color in the record."""
         return 3 - self.moves[-1][0] if self.moves else records.mover(self.record) + 1
 
     def passed(self, color: int) -> bool:
@@ -70,15 +70,14 @@ class GtpBoard:
         return self.board.halves / 2
 
     def set_komi(self, komi: float) -> None:
-        """Set the komi. Raises GtpError: it is not a multiple of 0.5, or is larger than the number of cells."""
+        """Set the komi. Raises GtpError if the komi is larger than the number of cells, or no multiple of 0.5."""
         if not abs(komi) <= self.board.cells or komi * 2 != int(komi * 2):
             raise GtpError("komi must be whole or half")
         self.board = replace(self.board, halves=int(komi * 2))
 
     def position(self, color: int) -> np.ndarray:
-        """Return a copy of the present record (the position as an array), in which it is the turn of `color`. If the
-        record is three quarters full, the EIGHT oldest plies are dropped. Their number is EIGHT, because a record
-        stores its last EIGHT positions at ply % EIGHT.
+        """Return a copy of the present record (the position as an array), in which it is the turn of `color`. A copy
+        that is three quarters full loses its EIGHT oldest plies, so that the other positions stay at ply % EIGHT.
         """
         record = self.record.copy()
         if records.mover(record) != color - 1:
@@ -92,7 +91,7 @@ class GtpBoard:
         return record
 
     def play(self, color: int, action: int) -> None:
-        """Play a move for `color`. Raises GtpError: the move is illegal."""
+        """Play a move for `color`. Raises GtpError if the move is illegal."""
         record = self.position(color)
         if action not in self.board.legal(record):
             raise GtpError("illegal move")
@@ -103,7 +102,7 @@ class GtpBoard:
         self.moves.append((color, action))
 
     def undo(self) -> None:
-        """Take back the last move. Raises GtpError: no move was made."""
+        """Take back the last move. Raises GtpError if no move was made."""
         if not self.moves:
             raise GtpError("cannot undo")
         self.records.pop()
@@ -121,11 +120,11 @@ class GtpBoard:
         return self.board.owners(self.record)
 
     def stones(self, position: int = -1) -> np.ndarray:
-        """Return the stones in `records[position]`, int8 [n²]: 0 empty, BLACK or WHITE. Position 0 has no moves yet."""
+        """Return the stones in `records[position]`, int8 [n²]: 0 (empty), BLACK or WHITE. Position 0 is the start."""
         return self.board.stones(self.records[position])
 
     def set_up(self, stones: list[tuple[int, int]], to_move: int) -> None:
-        """Put stones (color, cell) on an empty board. `undo` cannot remove them. Raises GtpError: illegal stones."""
+        """Put stones (color, cell) on an empty board, as the start position. Raises GtpError for illegal stones."""
         for color, cell in stones:
             self.play(color, cell)
         self.records, self.moves = [self.position(to_move)], []
@@ -138,7 +137,7 @@ class GtpBoard:
 
     def handicap(self, stones: int) -> str:
         """Place the stones of a fixed handicap (section 4.1.1 of the protocol), and return the names of their points.
-        Raises GtpError: this number of stones is not possible, or the board is not empty.
+        Raises GtpError if this number of stones is not possible, or if the board is not empty.
         """
         if not 2 <= stones <= self.most_stones:
             raise GtpError("invalid number of stones")
@@ -150,7 +149,7 @@ class GtpBoard:
         return " ".join(map(self.name, cells))
 
     def set_handicap(self, cells: list[int]) -> None:
-        """Put Black's handicap on an empty board. White moves next. Raises GtpError: wrong points, or other stones."""
+        """Put Black's handicap on the board. White moves next. Raises GtpError for wrong points or a nonempty board."""
         if self.moves or self.stones().any():
             raise GtpError("board not empty")
         if len({*cells} - {self.board.cells}) < max(len(cells), 2) or len(cells) == self.board.cells:
@@ -158,7 +157,7 @@ class GtpBoard:
         self.set_up([(BLACK, cell) for cell in cells], WHITE)
 
     def vertex(self, word: str) -> int:
-        """Return the action for a vertex (a point such as D4, or pass). Raises GtpError: there is no such vertex."""
+        """Return the action for a vertex (a point such as D4, or pass). Raises GtpError for other words."""
         found = self.board.action_of(word)
         if found is None:
             raise GtpError("invalid coordinate")
@@ -170,7 +169,7 @@ class GtpBoard:
 
 def load_sgf(path: str, board: Go, until: int | None = None) -> tuple[GtpBoard, bool]:
     """Read a game from an SGF file. Return the game before move `until` of the main line, and whether the file's komi
-    fits this board. If the komi is missing or does not fit, the board's own komi is used. Raises GtpError: the file
+    fits this board. If the komi is missing or does not fit, the board's own komi is used. Raises GtpError if the file
     cannot be read or does not fit the board.
     """
     try:
@@ -209,9 +208,9 @@ def load_sgf(path: str, board: Go, until: int | None = None) -> tuple[GtpBoard, 
 
 
 def by_choice(search: Search, found: Finished) -> list[int]:
-    """Return the moves that a search has visited, best first. The first is the move that the search chooses. The others
-    are ordered by their visits. Moves with equal visits are ordered by the improved policy in a Gumbel search, and by
-    the prior probabilities in other searches.
+    """Return the moves that a search has visited: first the move that the search chooses, then the other moves in the
+    order of their visits. Moves with equal visits are ordered by the improved policy in a Gumbel search, and by the
+    prior probabilities in other searches.
     """
     rank = search.targets(found)[0] if search.options.halves else found.priors[0]
     moves = [int(action) for action in np.flatnonzero(found.visits[0])]
@@ -237,19 +236,19 @@ HOPELESS = -0.9  # below this value, the agent answers a pass by a pass instead 
 
 
 def outlook(found: Finished) -> float:
-    """Return the value for the color to move: that of the root or of the most visited move, whichever is larger."""
+    """Return the value for the color to move: the larger one of the root's value and the most visited move's value."""
     root = float(found.value[0])
     return max(root, float(found.best[0])) if found.visits[0].any() else root
 
 
 def move_or_pass(game: GtpBoard, color: int, search: Search, found: Finished) -> int:
-    """Return the move that a search chooses, or a pass if this move gains nothing.
+    """Return the move that a search chooses, or another move if the chosen move gains nothing.
 
-    A move into the player's own area does not change the score. If the other player has not just passed, such a move
-    becomes a pass, provided that the player is behind and all legal moves are into an area that someone owns. If the
-    other player has just passed, such a move becomes a pass if the player is ahead. If the player is behind, it becomes
-    the best legal move outside the player's area, or a pass if there is none. Then a player without hope (HOPELESS)
-    also passes instead of a move into any area.
+    A move into the player's own area does not change the score. If the other player has just passed, such a move is
+    replaced: by a pass if the player is ahead, else by the best legal move outside the player's area, or by a pass if
+    none exists. If the other player has not just passed, such a move is replaced by a pass if the player is behind and
+    all legal moves are into owned areas. A player who is behind, with a value below HOPELESS, answers a pass by a pass
+    instead of a move into any area.
     """
     action, a_pass = int(search.choose(found)[0]), game.board.cells
     if action == a_pass:
@@ -294,8 +293,8 @@ class Clock:
         return RESERVE * (seconds / stones if stones else max(seconds / LEFT, self.byo / max(self.stones, 1)))
 
     def use(self, color: int, used: float) -> None:
-        """Subtract the seconds that a move took. If the move uses up the main time, it is the first move of a byo-yomi
-        period. Its seconds beyond the main time are subtracted from that period.
+        """Subtract the seconds that a move took. A move that uses up the main time is the first move of a byo-yomi
+        period, from which the seconds beyond the main time are subtracted.
         """
         seconds, stones = self.remaining(color)
         seconds -= used
@@ -315,8 +314,8 @@ Answer = str | Iterator[str] | None  # None: an empty answer
 class GtpEngine:
     """Answers GTP commands, one line after another.
 
-    simulations: most simulations per search. A clock can end a search earlier.
-    resign: value below which the engine resigns, if the root and the most visited move are both below it.
+    simulations: most simulations per search, fewer if the clock runs out.
+    resign: the engine resigns if the values of the root and of the most visited move are both below this number.
     """
 
     def __init__(self, policy: SearchPolicy, simulations: int, version: str, resign: float = records.NEVER):
@@ -350,8 +349,8 @@ class GtpEngine:
         }
 
     def answer(self, line: str) -> Iterator[str]:
-        """Yield the answer to a command line, piece by piece. A line without a command has no answer. An endless
-        analysis yields pieces until the caller stops. The caller then writes the empty line that ends the answer.
+        """Yield the answer to a command line, piece by piece. A line without a command has no answer. The caller stops
+        the answer to an endless analysis, and writes the empty line that ends such an answer.
         """
         words = "".join(c if c.isprintable() else " " if c == "\t" else "" for c in line.partition("#")[0]).split()
         number = words.pop(0) if words and words[0].isdecimal() else ""
@@ -372,7 +371,7 @@ class GtpEngine:
         yield from found
 
     def warm(self) -> None:
-        """Search a little before the first move, so that no code is compiled while the clock of a move runs."""
+        """Search for a few steps, so that all code is compiled before the clock of the first move runs."""
         for search in itertools.islice(self._think(BLACK), WARM):
             analysis_line(search, self.game.name)
             move_or_pass(self.game, BLACK, search, search.look(np.array([0])))
@@ -438,7 +437,7 @@ class GtpEngine:
                 return
 
     def _decide(self, color: int, search: Search) -> int:
-        """Return the move, or GIVES_UP to resign, but not before the color's first move or if a pass ends the game."""
+        """Return the move, or GIVES_UP to resign, except before the color's first move or if the move ends the game."""
         found = search.look(np.array([0]))
         action = move_or_pass(self.game, color, search, found)
         ends = action == self.game.board.cells and self.game.passed(3 - color)
@@ -461,7 +460,7 @@ class GtpEngine:
         return "0" if lead == 0 else f"{'B' if lead > 0 else 'W'}+{abs(lead):g}"
 
     def do_final_status_list(self, words: list[str]) -> str:
-        """List the stones of a status. All stones are alive, because the board is scored as it stands."""
+        """List the stones with one status. All stones are alive, because the board is scored as it stands."""
         if not words or words[0] not in STATUS:
             raise GtpError("syntax error")
         cells = np.flatnonzero(self.game.stones()).tolist() if words[0] == "alive" else []
@@ -469,7 +468,7 @@ class GtpEngine:
 
     def _asked(self, words: list[str]) -> tuple[int, float]:
         """Return the color, and the seconds between two lines of an analysis. words: a color, an interval in 1/100 s,
-        and pairs of key and value. Of the keys, only `interval` counts. Raises GtpError: the interval cannot be read.
+        and pairs of key and value. Keys other than `interval` are ignored. Raises GtpError for a wrong interval.
         """
         rest = [word.lower() for word in words]
         color = COLORS[rest.pop(0)] if rest and rest[0] in COLORS else self.game.to_move
@@ -487,7 +486,7 @@ class GtpEngine:
         return self._lines(True, *self._asked(words))
 
     def _lines(self, plays: bool, color: int, every: float) -> Iterator[str]:
-        """Yield an analysis line every `every` s, and "" at other steps. If `plays`, end with the move, else never."""
+        """Yield an analysis line every `every` seconds, else "". With `plays`, make and yield the move at the end."""
         begun = shown = time.monotonic()
         for search in self._think(color) if plays else self._ponder(color):
             if time.monotonic() < shown + every:
@@ -499,7 +498,7 @@ class GtpEngine:
         yield f"play {self._make(color, self._decide(color, search), begun)}\n\n"
 
     def _ponder(self, color: int) -> Iterator[Search]:
-        """Yield a search of ANALYSED simulations after each of its steps. After its end, yield it again and again."""
+        """Yield a search of ANALYSED simulations after each of its steps, then yield the complete search forever."""
         simulate(self.policy, ANALYSED)
         for search in self.policy.grow(self.game.position(color)[None]):
             yield search
@@ -509,7 +508,7 @@ class GtpEngine:
 
 
 def _read_words(words: list[str], *kinds: Callable[[str], Any]) -> list[Any]:
-    """Convert each of the first words with the function of the same place in `kinds`. Raises GtpError: a wrong word."""
+    """Convert the first words, each with the function at its index in `kinds`. Raises GtpError for wrong words."""
     if len(words) < len(kinds):
         raise GtpError("syntax error")
     return [kind(word) for kind, word in zip(kinds, words, strict=False)]
@@ -538,7 +537,7 @@ def _number(word: str) -> float:
 
 
 def answer_lines(engine: GtpEngine, source: TextIO, out: TextIO) -> None:
-    """Answer the lines of `source` until the command `quit` or the end. An analysis ends when the next line arrives."""
+    """Answer the lines of `source` until the command `quit` or the end of `source`. The next line ends an analysis."""
     if isinstance(source, io.TextIOWrapper):
         source.reconfigure(errors="replace")  # an invalid byte does not end the input
     lines = queue.Queue[str | None]()
@@ -562,7 +561,7 @@ def _read(source: TextIO, lines: queue.Queue[str | None]) -> None:
 
 
 def main(open_engine: Callable[[], GtpEngine]) -> None:
-    """Answer GTP commands from stdin on stdout. All other output goes to stderr. Warm up before any clock runs."""
+    """Answer GTP commands from stdin on stdout. All other output goes to stderr."""
     out = sys.stdout
     with contextlib.redirect_stdout(sys.stderr):
         engine = open_engine()

@@ -73,7 +73,7 @@ MOVED = {  # earlier verbs, and words of other libraries → the command here
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command line (None: the words given to this program), and return the exit status."""
+    """Run the command line `argv`, by default the words given to this program, and return the exit status."""
     words = list(sys.argv[1:] if argv is None else argv)
     try:
         try:
@@ -132,7 +132,7 @@ def dispatch(words: list[str]) -> int:
 
 
 def usage() -> str:
-    """Return the text that `polyplay --help` prints. It fits on one screen of 80 columns."""
+    """Return the text that `polyplay --help` prints. The text fits on one screen of 80 columns."""
     first = [f"  polyplay {f'{words}':<30}{what}" for words, what in FIRST]
     named = {words.partition(" ")[0] for words, _ in FIRST}
     others = [f"  {f'{verb} {takes}':<18}{what}" for verb, (takes, what) in VERBS.items() if verb not in named]

@@ -44,9 +44,9 @@ async def add_headers(request: Request, answer: RequestResponseEndpoint) -> Resp
 
 
 def page_application(folder: Path, routes: Sequence[Route]) -> Starlette:
-    """Return a web application that serves one page. It has the page's files (index.html at the root), the files that
-    all pages share, and these routes. It refuses requests to other host names, because the page of a foreign site could
-    make such a name point to this machine.
+    """Return a web application that serves one page: the page's files (index.html at the root), the files that all
+    pages share, and these routes. The application refuses requests for other host names, because a foreign site could
+    make its host name point to this machine.
     """
     files = [*sorted(path for path in folder.iterdir() if path.is_file()), *SHARED]
     names = {path: "/" if path.name == INDEX else f"/{path.name}" for path in files}
@@ -80,14 +80,14 @@ ASKS: dict[str, tuple[Callable[[Path], bool], str]] = {
 
 
 class Runs:
-    """The runs that a page shows. Requests come from several threads, so a lock lets one at a time read files."""
+    """The training runs that a page shows. A lock lets one thread at a time read the runs' files."""
 
     def __init__(self, directories: list[Path], token: str):
         self.readers = [RunReader(directory) for directory in directories]
         self.token, self.lock = token, threading.Lock()
 
     def state(self, request: Request) -> Response:
-        """Answer with everything that the page shows, or with status 304 if nothing has changed."""
+        """Answer with the state of all runs, or with status 304 if the page already has this state."""
         with self.lock:
             state = [reader.state() for reader in self.readers]
         return answer_if_new(request, state)
@@ -131,7 +131,7 @@ def play_application(session: PlaySession) -> Starlette:
     }
 
     def state(request: Request) -> Response:
-        """Answer with everything the page shows, or with 304 if nothing has changed."""
+        """Answer with the state of the game, or with status 304 if the page already has this state."""
         return answer_if_new(request, session.state())
 
     async def change(request: Request) -> Response:

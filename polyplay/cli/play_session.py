@@ -44,7 +44,7 @@ class PlaySession:
 
     @contextmanager
     def _changing(self) -> Iterator[None]:
-        """Allow changes of the game inside a `with` block. At its end, wake the agent's thread."""
+        """Allow changes of the game inside a `with` block, and wake the agent's thread at the end of the block."""
         with self.changed:
             yield
             self.version += 1
@@ -59,14 +59,14 @@ class PlaySession:
     # -------------------------------------------------------------------------------- what a person does
 
     def move(self, action: int, ply: int) -> None:
-        """Play the person's move. The move is for the position after `ply` moves."""
+        """Play the person's move in the position after `ply` moves."""
         with self._changing():
             if self.game.result != records.GOES_ON or ply != len(self.game.moves) or self.game.mover != self.person:
                 raise ValueError("it is not your turn")
             self.game.play(action)
 
     def undo(self) -> None:
-        """Take back all moves since the person's last turn, and that turn's move too."""
+        """Take back the person's last move and all later moves."""
         with self._changing():
             n = self.game.undoable(self.person)
             if not n:
@@ -85,7 +85,7 @@ class PlaySession:
             self.person = person
 
     def simulate(self, simulations: int) -> None:
-        """Set the number of simulations per search. It also applies to the present position."""
+        """Set the number of simulations per search, also for the present position."""
         with self._changing():
             self.simulations = simulations
 
@@ -109,14 +109,14 @@ class PlaySession:
                     self.trouble = trouble if self.version == version else self.trouble
 
     def _wanted(self) -> bool:
-        """Tell whether to search: it is the agent's turn, or this position has no complete search of this size yet."""
+        """Tell whether to search: on the agent's turn, or if this position has no complete search of this size yet."""
         if self.game.result != records.GOES_ON or self.trouble:
             return False
         found = self.found.get(len(self.game.moves))
         return self.game.mover != self.person or not (found and found["over"] and found["asked"] == self.simulations)
 
     def _search(self, version: int, simulations: int, record: np.ndarray) -> None:
-        """Search the position `record`. Stop if the game changes. At the end, move if it is the agent's turn."""
+        """Search the position `record`, but stop if the game changes. Then make the move if it is the agent's turn."""
         simulate(self.policy, simulations)
         shown = -EVERY
         for search in self.policy.grow(record[None]):
@@ -206,7 +206,7 @@ class TerminalGame:
         print()
 
     def _action(self, typed: str) -> int | None:
-        """Return the legal move with this name, or None. In a game of columns, a column has its number from 1 too."""
+        """Return the legal move with this name, or None. If stones fall, the number of a column (from 1) is a name."""
         columns = isinstance(self.board, KInARow) and self.board.gravity
         names = {str(action + 1): action for action in self.game.legal if columns}
         return (names | {self.board.move_name(action): action for action in self.game.legal}).get(typed)
@@ -251,8 +251,8 @@ def simulate(policy: SearchPolicy, simulations: int) -> None:
 
 
 def report(search: Search) -> Row:
-    """Return what a search of one game has found so far. The values `q` are for the player to move. The values `value`
-    and `raw` are for the first player.
+    """Return the results of a search of one game so far. The results `q` are values for the player to move. The results
+    `value` and `raw` are values for the first player.
     """
     found = search.look(np.array([0]))
     sign = 1 - 2 * records.mover(found.records[0])

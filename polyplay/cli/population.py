@@ -33,8 +33,8 @@ TOP, LOW, SQUARE = 3.4, 1.8, 2.4  # heights in inches: top panel, panel of a cha
 
 
 def member_curve(directory: Path, population: Row, rows: Sequence[Row], member: int) -> np.ndarray:
-    """Return the agent steps and scores of a member (one run of a population), float64 [n, 2]. The scores are running
-    means of games, or evaluations. If there are neither, they are the scores at the decisions about the member.
+    """Return the agent steps and scores of a member (one run of a population), float64 [n, 2]. A score is a running
+    mean of games or an evaluation. Without games or evaluations, use the scores in `rows`, the log of decisions.
     """
     games = population["score"] != "evaluations"
     column = "episodic_return" if games else "episodic_return_mean"
@@ -52,16 +52,15 @@ def member_curve(directory: Path, population: Row, rows: Sequence[Row], member: 
 
 
 def _place(value: Any) -> Any:
-    """Return a hyperparameter's position on an axis. A number is its own position; other values become text."""
     return value if type(value) in (int, float) else str(value)
 
 
 def draw_scores(
     axes: Axes, rows: Sequence[Row], line: Sequence[store.Segment], curves: Mapping[int, np.ndarray]
 ) -> None:
-    """Draw the members' scores over agent steps, and the copies that members made of each other.
-    line: the ancestors of the winner (the best member).
-    curves: curve of each member, by its number.
+    """Draw the members' scores over agent steps, with marks where a member copied another member.
+    line: history of the winner (the best member), which may begin in other members.
+    curves: {member's number: its curve}.
     """
     for curve in curves.values():
         axes.plot(*curve.T, color=GRAY, linewidth=THIN, zorder=1)
@@ -82,7 +81,7 @@ def draw_scores(
 def _draw_steps(
     axes: Axes, parts: Sequence[tuple[float, Any]], end: float, color: str, width: float, up: int = 1
 ) -> None:
-    """Draw a hyperparameter's values over agent steps. parts: (first step, value) in order. end: the last step."""
+    """Draw a hyperparameter's values, given as pairs (begin, value) in order, as a step function up to `end`."""
     if parts:
         begins, values = zip(*parts, strict=True)
         x, y = [*begins, end], [*map(_place, values), _place(values[-1])]
@@ -90,9 +89,9 @@ def _draw_steps(
 
 
 def draw_population(directory: Path, population: Row, rows: Sequence[Row]) -> Figure:
-    """Draw a population. Its members are thin lines, and the winner (best member) with its ancestors is a strong line.
-    Panels below show the hyperparameters' values over steps or, if no value ever changed, the scores over values.
-    Raises UserError: there is nothing to draw yet.
+    """Draw the members' scores as thin lines, and those of the winner (best member) and its ancestors as a strong line.
+    Panels below show hyperparameters over agent steps, or scores over hyperparameters if these never changed. Raises
+    UserError if no member has a score yet.
     """
     members, winner = population["members"], store.best_member(population["members"])
     if winner is None:
@@ -140,8 +139,8 @@ FEW = 8  # most agents with separate colors
 
 
 def draw_league(directory: Path, history: league_log.LeagueHistory, first: Sequence[Row]) -> Figure:
-    """Draw the ratings of a league's agents and their copies over matches, and below them the agents' hyperparameters.
-    first: each agent's initial hyperparameters, or [] if they are not known.
+    """Draw the ratings of a league's agents over matches, dotted lines for copies, and the agents' hyperparameters.
+    first: initial hyperparameters of each agent, or [] if they are not known.
     """
     names = list(first[0]) if first and history.copies else []  # without copies values are constant
     figure, top, panels = _panels(len(names), 3, LOW)
@@ -192,10 +191,10 @@ Shown = tuple[str, Iterable[RenderableType], Callable[[], "Figure"]]  # title, l
 
 
 def print_ranking(directory: Path, picture: str | None) -> bool:
-    """Print the ranking of a run, and return True. Return False if the run has none. If `picture` is given, also draw a
-    chart. For a population, print its members, best first, and the winner's ancestors. For a run of league or ftw,
-    print its agents. For a run that rates its agent by TrueSkill, print the newest rated version and its reference
-    opponents.
+    """Print the ranking of a run and return True, or return False if the run has no ranking. If `picture` is given,
+    also draw a chart. For a population, print its members, best first, and the winner's ancestors. For a run of league
+    or ftw, print its agents. For a run that rates its agent by TrueSkill, print the newest rated version and its
+    reference opponents.
     """
     if rated := ratings.read_rated(directory):
         title, lines, draw = _show_ratings(directory, rated)
@@ -244,7 +243,7 @@ def _show_league(directory: Path) -> Shown:
 
 
 def _first_values(directory: Path, history: league_log.LeagueHistory) -> list[Row]:
-    """Return the initial values of each agent: those before its first copy, or else the present ones. [] if unknown."""
+    """Return the hyperparameters of each agent before its first copy, or [] if no checkpoint is intact."""
     saved = [path for path in checkpoint.everything(directory) if checkpoint.flaw(path) is None]
     if not saved:
         return []

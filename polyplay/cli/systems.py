@@ -74,7 +74,7 @@ def show_systems() -> None:
 
 
 def show_system(words: Sequence[str]) -> None:
-    """Print what one system offers: its choices, presets and source. Raises UserError: there are further words."""
+    """Print the choices, presets and source of one system. Raises UserError if other words follow the system's name."""
     from polyplay.systems import _presets
 
     page, rest = page_and_words(words, "systems")
@@ -224,7 +224,7 @@ def _reproduce(words: list[str]) -> int:
 
 
 def _check(env: str, trials: Mapping[str, Any], as_row: bool) -> int:
-    """Test one environment, print the results, and return the exit status. Raises UserError: a wrong option."""
+    """Test one environment, print the results, and return the exit status."""
     try:
         report = env_check.check_env(env, **trials)
     except UserError as e:
@@ -246,7 +246,7 @@ TEMPLATE = Path(__file__).parent / "page" / "system.txt"
 
 
 def write_system(given: Sequence[str]) -> None:
-    """Write a template for a new system to the file NAME.py. Raises UserError: NAME is taken or no module name."""
+    """Write a template for a new system to NAME.py. Raises UserError if NAME is taken or is not a module name."""
     if len(given) != 1:
         raise UserError(f"--new '{' '.join(given)}': must be one name, such as my_system")
     name, path = given[0], Path(f"{given[0]}.py")

@@ -1,4 +1,4 @@
-"""watch: serve a web page that shows runs while they train. It reads new lines of the runs' files in bounded memory."""
+"""watch: serve a web page that shows runs while they train. Memory use stays bounded, however long the runs become."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def limit_sentence(row: Row, config: Row, wiring: Row) -> str:
     try. Return "" if there are no reports.
 
     Cores count as idle if workers wait, or if there are fewer workers than cores. Other programs are assumed to use no
-    core. Busy time is divided in proportion to the workers' times. row: means of the last reports.
+    core. The cores' busy time is divided in proportion to the workers' times. row: means of the last reports.
     """
     times = {name: row.get(column) or 0.0 for name, (_, column) in BARS.items()}
     busy, workers = sum(times.values()), sum(role["n"] for role in wiring.get("roles", ()))
@@ -62,10 +62,9 @@ GAME = ("wall_seconds", "steps", "episodic_return")  # numbers read of each game
 
 
 def add_point(curve: list[tuple[Any, ...]], row: tuple[Any, ...]) -> None:
-    """Add the point `row` to a curve, whose points begin with their steps. Points at the same or later steps are
-    removed first. This is because a resumed run repeats steps, and because only the last of several games that end
-    together counts. If the curve has more than 2 · POINTS points, it is thinned evenly over steps, and still has its
-    newest point.
+    """Add the point `row` to a curve of points (steps, …). First remove points at the same or later steps, because a
+    resumed run repeats steps, and only the last of several games that end together counts. If the curve then has more
+    than 2 · POINTS points, thin it evenly over steps, but keep the newest point.
     """
     while curve and curve[-1][0] >= row[0]:
         curve.pop()
@@ -77,8 +76,8 @@ def add_point(curve: list[tuple[Any, ...]], row: tuple[Any, ...]) -> None:
 
 
 class LineReader:
-    """Reader of a file of JSON lines that grows. It calls `add` with each new line. If the file was cut, replaced or
-    removed, it first calls `forget`, because all lines that it has read are no longer valid.
+    """Reader of a growing file of JSON lines, which calls `add` with each new line. If the file was cut, replaced or
+    removed, the reader first calls `forget`, because the lines that were read before are no longer valid.
     """
 
     def __init__(self, path: Path, numbers: tuple[str, ...], add: Callable[[Row], None], forget: Callable[[], None]):
@@ -105,12 +104,12 @@ class LineReader:
 
 
 def is_self_play(values: Row) -> bool:
-    """Tell whether the agent plays both sides of a board game. If so, the returns of games mean nothing."""
+    """Tell whether the agent plays both sides of a board game, so that the returns of games mean nothing."""
     return str(values.get("env", "")).startswith("game:") and "simulations" in values
 
 
 class RunReader:
-    """One run on the page. The method `state` reads new lines of the run's files, and returns what the page shows."""
+    """Reader of one run. The method `state` reads new lines of the run's files, and returns what the page shows."""
 
     def __init__(self, directory: Path):
         self.directory = directory
@@ -172,9 +171,6 @@ class RunReader:
         self.last.append({k: row[k] for k in (*GAME, "episodic_length", "lane") if k in row})
 
     def _self_play(self) -> Row:
-        """Return what the page shows for self-play: the accuracy of the agent's values, and the newest score against
-        random play, if it was measured.
-        """
         played: list[Row] = []
         with contextlib.suppress(UserError):
             played = read_evaluations(self.directory)

@@ -2,10 +2,10 @@
 pickled.
 
 Workers write their parts into `checkpoints/.partial-<update>`. When all parts are complete, the main process renames
-this directory, so that another save of the same update starts a new one. The main process then adds the manifest
-(schema version, counters, SHA-256 and size of every file) and renames the directory again. Only now does the checkpoint
-exist. If a checkpoint does not match its manifest, or if weights in it are not finite, a warning is printed and the
-previous checkpoint is used.
+this directory, so that another save of the same update starts a new directory. The main process then adds the manifest
+(schema version, counters, SHA-256 and size of every file), and renames the directory to its final name. If a checkpoint
+does not match its manifest, or if weights in it are not finite, a warning is printed and the previous checkpoint is
+used.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class CheckpointPart:
         return path
 
     def _write(self, name: str, write: Callable[[Path], None]) -> None:
-        """Write a file. Try once more if the directory was renamed during the write, to complete an earlier save."""
+        """Write a file. If the main process renames the directory during the write, write the file again."""
         path = self.root / name
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -97,7 +97,7 @@ def directory_name(version: int, counters: Row) -> str:
 
 
 def update_of(path: Path) -> int:
-    """Return the update in a checkpoint's name. Return -1 for other names, such as those of best weights."""
+    """Return the update in a checkpoint's name, or -1 if the name has none, such as that of best weights."""
     found = NAME.fullmatch(path.name)
     return int(found[1]) if found else -1
 
@@ -109,8 +109,8 @@ def steps_of(path: Path) -> int:
 
 
 def complete(directory: Path, version: int, counters: Row) -> Path:
-    """Make a checkpoint of the parts that workers wrote for update `version`, and return its path. If this fails, the
-    parts are removed. Raises OSError.
+    """Make a checkpoint of the parts that workers wrote for update `version`, and return its path. On an error, remove
+    the parts. Raises OSError.
     """
     root, final = partial(directory, version), checkpoints_dir(directory) / directory_name(version, counters)
     taken = root.with_name(f"{root.name}-taken")
@@ -128,9 +128,9 @@ def complete(directory: Path, version: int, counters: Row) -> Path:
 
 
 def finish(root: Path, final: Path, version: int, counters: Row) -> None:
-    """Add the manifest to the directory `root`, rename the directory to `final`, and remove an older save of the same
-    update. One of the two saves always exists. If both have the same name, the name of the new save has an extra zero
-    until the old one is removed.
+    """Add the manifest to the directory `root`, rename the directory to `final`, and remove older saves of the same
+    update. At any time, at least one of the saves exists. If an older save already has the name `final`, the new save
+    has an extra zero in its name until the older save is removed.
     """
     files = {str(p.relative_to(root)): describe_file(p) for p in sorted(root.rglob("*")) if p.is_file()}
     write_json(root / MANIFEST, {"schema": SCHEMA, "update": version, "counters": counters, "files": files})
@@ -164,7 +164,7 @@ def describe_file(path: Path) -> Row:
 def save_weights(directory: Path, prefix: str, module: Any, counters: Row) -> None:
     """Save only the weights of a torch module, as the policy of agent 0. Raises OSError.
 
-    prefix: BEST or CHAMPION. BEST replaces weights that were saved earlier as BEST. CHAMPION replaces none.
+    prefix: BEST, which replaces the weights saved earlier as BEST, or CHAMPION, which replaces nothing.
     """
     version = int(counters["updates"])
     final = checkpoints_dir(directory) / f"{prefix}{directory_name(version, counters)}"
@@ -180,13 +180,13 @@ def save_weights(directory: Path, prefix: str, module: Any, counters: Row) -> No
 
 
 def best_weights(directory: Path) -> Path | None:
-    """Return the directory of the intact weights last saved as BEST, or None if there are none."""
+    """Return the directory of the newest intact weights that were saved as BEST, or None if none exist."""
     found = [p for p in checkpoints_dir(directory).glob(f"{BEST}*") if flaw(p) is None]
     return max(found, key=lambda p: p.stat().st_mtime, default=None)
 
 
 def champions(directory: Path) -> list[Path]:
-    """Return the directories of intact weights that were saved as CHAMPION (winners of a match), oldest first."""
+    """Return the directories of the intact weights that won a match (saved as CHAMPION), oldest first."""
     return [p for p in sorted(checkpoints_dir(directory).glob(f"{CHAMPION}*")) if flaw(p) is None]
 
 
@@ -200,7 +200,7 @@ def partials(directory: Path) -> list[Path]:
 
 
 def partial_versions(directory: Path) -> list[int]:
-    """Return the updates for which parts exist. Ignore parts of best weights, which another worker writes."""
+    """Return the updates of all incomplete checkpoints. Incomplete saves of only weights are left out."""
     names = (path.name.removeprefix(".partial-") for path in partials(directory))
     return [int(name) for name in names if name.isdecimal()]
 
@@ -212,7 +212,7 @@ def remove_partial(directory: Path) -> None:
 
 
 def prune(directory: Path, keep: int) -> None:
-    """Keep the newest `keep` checkpoints and the one with the best return. Remove that of update 0 if others exist."""
+    """Keep the newest `keep` checkpoints and the one with the best return. Remove update 0 if other updates remain."""
     paths = everything(directory)
     if len(paths) > 1 and update_of(paths[0]) == 0:
         _remove(paths.pop(0))
@@ -229,10 +229,9 @@ def everything(directory: Path) -> list[Path]:
 
 
 def best(directory: Path) -> Path | None:
-    """Return the newest champion (weights that won a match). If there is none, return the weights with the best score
-    in evaluations during training. If these are missing too, return the checkpoint with the best mean return in
-    training. Returns of self-play are ignored, because they do not measure strength. Return None if none of these
-    exists.
+    """Return the newest champion (weights that won a match). Without champions, return the weights with the best score
+    in evaluations during training. Without evaluations, return the checkpoint with the best mean return in training,
+    but never in self-play, because returns there do not measure strength. Return None if no such directory exists.
     """
     return next(reversed(champions(directory)), None) or best_weights(directory) or _best_scored(everything(directory))
 
@@ -250,7 +249,7 @@ def _best_scored(paths: list[Path]) -> Path | None:
 
 
 def manifest(path: Path) -> Row:
-    """Read the manifest of a checkpoint. Raises OSError, or ValueError if the manifest is damaged."""
+    """Read the manifest of a checkpoint. Raises OSError or ValueError if the manifest is missing or damaged."""
     found = read_object(path / MANIFEST)
     if found.get("schema") != SCHEMA:
         raise ValueError(f"its schema is {found.get('schema')!r}, this version reads {SCHEMA}")
@@ -268,7 +267,7 @@ def agents_of(path: Path) -> list[int]:
 
 
 def flaw(path: Path, within: str = "") -> str | None:
-    """Describe a checkpoint's first flaw, or return None if it is intact.
+    """Describe a checkpoint's first flaw, or return None if the checkpoint is intact.
 
     within: check only the files whose names start with this text.
     """
@@ -299,7 +298,7 @@ def flaw(path: Path, within: str = "") -> str | None:
 
 
 def _not_finite(arrays: dict[str, np.ndarray]) -> str:
-    """Return text that names arrays with NaN or infinity. Return "" if all numbers are finite."""
+    """Return text that names the arrays with NaN or infinity, or "" if all numbers are finite."""
     bad = sorted(k for k, v in arrays.items() if np.issubdtype(v.dtype, np.floating) and not np.isfinite(v).all())
     return f"has numbers that are not finite ({', '.join(bad[:3])})" if bad else ""
 
@@ -315,8 +314,8 @@ def resume_flaw(path: Path) -> str | None:
 
 
 def newest(directory: Path, say: Callable[[str], None], flaw_of: Callable[[Path], str | None] = flaw) -> Path:
-    """Return the newest intact checkpoint. Each newer checkpoint is damaged, and `say` is called with a message about
-    it. Raises UserError if no checkpoint is intact.
+    """Return the newest intact checkpoint. Call `say` with a message about each newer checkpoint, all of which are
+    damaged. Raises UserError if no checkpoint is intact.
     """
     found = everything(directory)
     for path in reversed(found):
@@ -330,9 +329,9 @@ def newest(directory: Path, say: Callable[[str], None], flaw_of: Callable[[Path]
 
 
 def set_aside(directory: Path, found: Path | None) -> None:
-    """Rename all checkpoints newer than `found`, from which the run resumes, so that no later resume uses them and
-    `prune` ignores them. If `found` is None, rename all. Also rename champions (winners of matches) from that update or
-    later, because their matches will be repeated.
+    """Rename all checkpoints newer than `found`, the checkpoint from which the run resumes, or all if `found` is None.
+    Later resumes and `prune` ignore renamed checkpoints. Also rename champions (weights that won a match) of the update
+    of `found` or later, because the run repeats their matches.
     """
     update = -1 if found is None else update_of(found)
     late = [path for path in everything(directory) if update_of(path) > update]
@@ -346,7 +345,7 @@ def set_aside(directory: Path, found: Path | None) -> None:
 
 
 class OpenCheckpoint:
-    """Intact checkpoint. Its arrays and JSON files are read by name."""
+    """Intact checkpoint, whose arrays and JSON files are read by name."""
 
     def __init__(self, path: Path):
         self.path = path
@@ -398,7 +397,7 @@ CHECKSUM = "sha256"  # metadata key of a file's checksum over names, types, shap
 
 
 def self_path(directory: Path, agent: int, version: int) -> Path:
-    """Return the path of a past agent's file: the weights of `agent` at `version`."""
+    """Return the path of the file with the weights that `agent` had at `version`."""
     return directory / FOLDER / f"{agent}-{version}{ARRAYS}"
 
 
@@ -426,7 +425,7 @@ def self_flaw(path: Path) -> str:
 
 
 def _read(path: Path) -> tuple[dict[str, np.ndarray], str]:
-    """Return a past agent's arrays, and a flaw ("" if intact). Files of earlier versions have no checksum."""
+    """Return a past agent's arrays, and the flaw of its file ("" if intact). Older files may have no checksum."""
     try:
         with safe_open(path, "np") as file:
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a mapping

@@ -1,8 +1,8 @@
 """Loops that Numba compiles, and random numbers for these loops.
 
-A compiled loop contains the loops that it calls. Numba's own cache on disk checks only the file of the loop itself for
-changes. The cache here checks the files of all these loops. If no cache folder is writable, each process compiles its
-loops, and the main process prints one warning.
+The machine code of a loop includes the loops that it calls, but Numba's own cache on disk checks only the file of the
+loop itself for changes. The cache of this module also checks the files of the called loops. If no cache folder is
+writable, each process compiles its loops, and the main process prints one warning.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ WAIT = 60.0  # seconds to wait for another process that compiles the same loop
 
 
 class CompileState:
-    """State of compiling. uncached: the warning, "" if the cache works; warned: whether the warning was printed."""
+    """State of the cache. uncached: warning that the cache cannot be written, or "". warned: whether it was printed."""
 
     uncached, warned = "", False
 
 
 class _Compiling(Listener):
-    """Listener for Numba's compiling. It calls the functions in `on_compile`, and warns once if there is no cache."""
+    """Listener that calls the functions in `on_compile` when Numba compiles, and warns once if the cache fails."""
 
     def on_start(self, event: Event) -> None:
         for call in processes.on_compile:
@@ -82,8 +82,8 @@ def cached_njit(**options: Any) -> Callable[[Any], Any]:
 
 
 def _acquire(path: Path, held: contextlib.ExitStack) -> None:
-    """Lock a file beside a loop's cache, so that only one process compiles the loop. Give up after WAIT seconds, or if
-    the file cannot be written. Closing `held` releases the lock.
+    """Lock a file beside a loop's cache, so that only one process compiles the loop, until `held` is closed. Continue
+    without the lock after WAIT seconds, or if the file cannot be written.
     """
     until = time.monotonic() + WAIT
     with contextlib.suppress(OSError):
@@ -122,8 +122,8 @@ def _compile_once(loop: Any) -> None:
 
 
 def source_stamp(function: FunctionType) -> str:
-    """Return a hash of the files of a function and of all loops that it can call, and of the global numbers in these
-    files. If the hash has changed, the function is compiled again.
+    """Return a hash of the files that contain a function and the loops that it can call, and of the files' global
+    numbers. If the hash has changed, the function is compiled again.
     """
     files: set[Path] = set()
     numbers: list[str] = []

@@ -1,10 +1,10 @@
 """Flows, which copy shared objects between two machines. Imports no torch.
 
-Each machine has its own copy of a shared object, such as a queue. Each cell of the object has one writer at a time. A
-flow sends the data of one writer to some readers. If a reader is on the other machine, the data goes over the line
-(connection) between the machines. The writer's side looks for changes and sends them: data first, then the number that
-announces the data. The other side writes the changes into its copy, and posts the semaphores ("bells") of workers that
-wait there. Each class of shared objects lists its flows in SharedObject.crossing.
+Each machine has its own copy of a shared object, such as a queue. At any time, each array element of the object has
+only one writer. A flow sends the data of one writer to some readers. If a reader is on the other machine, the data goes
+over the line (connection) between the machines. The writer's machine looks for changes and sends them, and then sends
+the number that announces them. The reader's machine writes the changes into its copy, and posts the semaphores
+("bells") of workers that wait for the object. Each class of shared objects lists its flows in SharedObject.crossing.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ COUNTING = 0.25  # seconds between two copies of a worker's counters
 
 
 class End(NamedTuple):
-    """Worker that writes or reads a flow. name: the worker's argument that holds the shared object. i: the worker's
-    number in its role. Three names apply to every object: `row` (i: row of the counters), `learner` and `judge`.
+    """Worker that writes or reads a flow. name: the worker's argument that holds the shared object. The names in
+    EVERYWHERE fit every object. i: the worker's number in its role or, for the name `row`, its row of counters.
     """
 
     name: str
@@ -49,23 +49,23 @@ class Side(Protocol):
 
     @property
     def seats(self) -> Collection[tuple[int, End]]:
-        """Workers on the machine that is not the main machine, as pairs (number of a shared object, worker)."""
+        """Workers outside the main machine, as pairs (number of a shared object, worker)."""
 
     def parts(self, thing: int, end: End) -> Iterator[Piece]:
-        """Yield a worker's part of a checkpoint, in pieces to send."""
+        """Yield the pieces of a worker's part of a checkpoint."""
 
     def failed(self, thing: int, end: End) -> bool:
-        """Tell whether a worker's part of a checkpoint could not be written here, and forget the failure."""
+        """Tell whether this machine could not write a worker's part of a checkpoint. A failure is reported once."""
 
     def files(self, pattern: str, keep: bool = False) -> Iterator[Piece]:
-        """Yield the files of this side's folder that match `pattern`, in pieces. keep: do not delete the files here."""
+        """Yield the pieces of this machine's files that match `pattern`, and delete the files unless `keep` is true."""
 
 
 class Flow(ABC):
-    """Data of one writer that is sent to some readers. A flow without readers is sent only to a worker that starts.
+    """Flow of data from one writer to some readers. Without readers, the data is sent only when a worker starts.
 
     A token identifies a state of the data. If the token has changed, there is new data to send. If `both` is true,
-    readers write too.
+    readers write the data too.
     """
 
     both = False
@@ -77,33 +77,33 @@ class Flow(ABC):
 
     @abstractmethod
     def token(self, gives: bool) -> Any:
-        """Return the token (state of the data) on this side. gives: whether the writer is on this side."""
+        """Return the token of the data's state on this machine. gives: whether the writer is here."""
 
     @abstractmethod
     def pieces(self, old: Any, new: Any, gives: bool) -> Iterator[Piece]:
-        """Yield the changes between the tokens `old` and `new`. If `old` is None, yield all data."""
+        """Yield the changes of the data between the tokens `old` and `new`, or all data if `old` is None."""
 
     @abstractmethod
     def land(self, part: int, i: int, arrays: list[np.ndarray], gives: bool) -> None:
-        """Write a piece of data that the other side sent. gives: whether the writer is on this side."""
+        """Write a piece that the other machine sent to this machine's copy. gives: whether the writer is here."""
 
     def begin(self, gives: bool, token: Any) -> Iterator[Piece]:
-        """Yield the pieces that a worker needs when it starts on the other side. gives: whether the writer is on this
-        side and continues to write. token: this side's state of the data. Newer changes are sent later.
+        """Yield the pieces that a worker needs when it starts on the other machine. gives: whether the writer is on
+        this machine and continues to write. token: the present state of the data. Changes after `token` are sent later.
         """
         yield from self.pieces(None, token if gives else self.token(True), True)
 
     def activate(self, gives: bool) -> None:  # noqa: B027 - most flows need nothing
-        """Prepare this side before it starts to send."""
+        """Prepare this machine before it sends data."""
 
 
 class Cells(Flow):
-    """Flow of small arrays (`cells`), which are sent whole. The last one is written after the others, because it
-    announces them. Then `bells` are posted.
+    """Flow of small arrays (`cells`), which are sent whole. The receiver writes the last array after the other arrays,
+    because the last one announces them, and then posts `bells`.
 
     whole: large arrays that are sent with each change.
     log: ring buffers, of which only new rows are sent.
-    counted: function of the cells, which returns the number of rows written to the log so far.
+    counted: function that computes the number of rows written to the log so far from the cells.
     every: seconds between two reads of the cells.
     """
 
@@ -124,8 +124,8 @@ class Cells(Flow):
         self.cells, self.bells, self.whole, self.log, self.counted = cells, bells, whole, log, counted
 
     def token(self, gives: bool) -> bytes:
-        """Return the bytes of all cells. Read the last array first, so that the others have all writes that it
-        announces.
+        """Return the bytes of all cells. Read the last array first, so that the other arrays contain all writes that
+        the last array announces.
         """
         if not self.every or not self._last or self.traffic.now >= self._next:
             found = []
@@ -160,14 +160,14 @@ class Cells(Flow):
             place[...] = numbers
 
     def split(self, data: bytes) -> list[np.ndarray]:
-        """Return the arrays whose bytes a token contains."""
+        """Convert the bytes of a token to arrays with the shapes of the cells."""
         ends = np.cumsum([0, *(x.nbytes for x in self.cells)]).tolist()
         parts = [data[a:b] for a, b in itertools.pairwise(ends)]
         return [np.frombuffer(x, v.dtype).reshape(v.shape) for x, v in zip(parts, self.cells, strict=True)]
 
 
 class Answer(Cells):
-    """Flow of the number of the last checkpoint for which a worker wrote its part. The part itself is sent first."""
+    """Flow of the number of the last checkpoint for which a worker wrote its part. The part is sent first."""
 
     def pieces(self, old: bytes | None, new: bytes, gives: bool) -> Iterator[Piece]:
         if old is not None:
@@ -180,7 +180,7 @@ class Answer(Cells):
 
 
 class Crossing(NamedTuple):
-    """Flows of a shared object in sending order, and its semaphores, each with the worker that waits for it."""
+    """Flows of a shared object, in sending order, and pairs of a semaphore and the worker that waits for it."""
 
     flows: Sequence[Flow] = ()
     bells: Sequence[tuple[Semaphore, End]] = ()

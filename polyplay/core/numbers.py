@@ -31,8 +31,8 @@ def mix(x: np.ndarray) -> np.ndarray:
 
 
 def uniform(seed: int, lanes: np.ndarray, steps: np.ndarray, n: int) -> np.ndarray:
-    """Return `n` random numbers in (0, 1) for each lane (parallel environment) and step: float32 [..., n]. `lanes` and
-    `steps` broadcast to [...].
+    """Return `n` random numbers in (0, 1) for each lane (parallel environment) and step: float32 [..., n]. The shapes
+    of `lanes` and `steps` broadcast to [...].
     """
     key = mix(np.array([seed % 2**64], np.uint64) + SPLITMIX)
     lane = mix(np.asarray(lanes).astype(np.uint64) * SPLITMIX + key)
@@ -89,14 +89,14 @@ def _ends(values: np.ndarray) -> tuple[float, float]:
 
 
 def mean_interval(returns: Sequence[float], seed: int = 0, reps: int = REPS) -> tuple[float, float] | None:
-    """Return the 95 % bootstrap interval (low, high) of an evaluation's mean return. None: there is only one game."""
+    """Return the 95 % bootstrap interval (low, high) of an evaluation's mean return, or None for a single game."""
     x = np.asarray(returns, np.float64)
     return None if x.size < 2 else _ends(_means(x, np.random.default_rng(seed), reps))
 
 
 def interval_name(n: int) -> str:
-    """Return a name for the interval that `mean_interval` gives for n values. With probability n⁻ⁿ, a resample consists
-    of the lowest value alone. Up to n = 3, this is above 2.5 %, so the interval is the range of the values.
+    """Return a name for the interval that `mean_interval` gives for n values. With probability n⁻ⁿ, all draws of a
+    resample are the lowest value. For n ≤ 3, n⁻ⁿ is above 2.5 %, so the interval is the range of the values.
     """
     return "95 % interval" if n > 3 else "range"
 
@@ -111,7 +111,7 @@ def trailing_means(values: np.ndarray, window: int) -> np.ndarray:
 
 
 def aggregates_agree(a: Sequence[float], b: Sequence[float]) -> bool:
-    """Tell whether the means of two evaluations agree: 0 is in the bootstrap interval of their difference."""
+    """Tell whether the bootstrap interval of the difference between two evaluations' means contains 0."""
     rng = np.random.default_rng(0)
     low, high = _ends(_means(np.asarray(a, float), rng, REPS) - _means(np.asarray(b, float), rng, REPS))
     return low <= 0.0 <= high
@@ -132,17 +132,17 @@ Array: TypeAlias = Any  # anything with arithmetic
 
 
 def rescale(x: Array, eps: float = 1e-3) -> Array:
-    """Return rescaled values h(x) = sgn(x)·(√(|x| + 1) − 1) + ε·x, of any shape. The computed form is x/(√(|x| + 1) +
-    1) + ε·x. It has no cancellation, so small values keep all digits.
+    """Return rescaled values h(x) = sgn(x)·(√(|x| + 1) − 1) + ε·x, of any shape. The code computes x/(√(|x| + 1) + 1) +
+    ε·x, which has no cancellation, so small values keep all digits.
     """
     return x / ((abs(x) + 1.0) ** 0.5 + 1.0) + eps * x
 
 
 def unscale(y: Array, eps: float = 1e-3) -> Array:
-    """Return h⁻¹(y) = sgn(y)·(((√(1 + 4ε·(|y| + 1 + ε)) − 1)/2ε)² − 1), of any shape. This undoes `rescale`.
+    """Return h⁻¹(y) = sgn(y)·(((√(1 + 4ε·(|y| + 1 + ε)) − 1)/2ε)² − 1), of any shape, the inverse of `rescale`.
 
-    With u = 2|y|/(√(…) + 1 + 2ε), the fraction is u + 1, and h⁻¹ = sgn(y)·u·(u + 2). This form has no cancellation. The
-    first form loses four of float32's seven digits near |y| = 1.
+    With u = 2|y|/(√(…) + 1 + 2ε), the fraction is u + 1, and h⁻¹ = sgn(y)·u·(u + 2). The code computes this product,
+    which has no cancellation. Near |y| = 1, the fraction would lose four of float32's seven digits.
     """
     root = (1.0 + 4.0 * eps * (abs(y) + (1.0 + eps))) ** 0.5
     u = 2.0 * y / (root + (1.0 + 2.0 * eps))
@@ -159,8 +159,8 @@ class ValueUnits:
     rescale: float = 0.0
 
     def in_environment(self, value: Array, learned: Array = 1.0) -> Array:
-        """Convert the network's values to discounted sums of the environment's rewards. Clipping of rewards is not
-        undone. learned: reward scale that the network itself has learned (Policy.reward_scale).
+        """Convert the network's values to discounted sums of the environment's rewards. If training clips rewards, the
+        clipping is not undone. learned: reward scale that the network itself has learned (Policy.reward_scale).
         """
         if self.rescale:
             value = unscale(value, self.rescale)

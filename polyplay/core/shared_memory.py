@@ -1,8 +1,8 @@
 """Shared memory of worker processes: blocks, ring buffers, semaphores and locks.
 
-A block of shared memory is an anonymous file (memfd). Nothing remains of it when the last process that uses it ends,
-even by a kill. Waits use unnamed POSIX semaphores inside a block. They count tokens and act as memory fences. Processes
-share no lock, so a killed worker cannot hold one forever. In portable mode, blocks and waits differ, see `platform`.
+A block of shared memory is an anonymous file (memfd), which disappears when the last process that uses it ends, even by
+a kill. Waits use unnamed POSIX semaphores inside a block. Semaphores count tokens and act as memory fences. Processes
+share no lock, so a killed worker cannot hold one forever. Portable mode differs (see `platform`).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ LINE = 64  # bytes of a cache line: numbers that different workers write are at 
 
 class SharedBlock:
     """Anonymous block of shared memory. A worker that gets the block as an argument sees the same bytes. named: whether
-    RobustLocks can use the block.
+    the block can be used by RobustLocks.
     """
 
     fd, path, made = -1, "", False  # no descriptor yet
@@ -41,7 +41,7 @@ class SharedBlock:
 
     @cached_property
     def memory(self) -> mmap.mmap:
-        """Mapping of the block into this process. It is made at first use, because it needs a second descriptor."""
+        """Mapping of the block into this process, made at first use, because a mapping needs a second descriptor."""
         return mmap.mmap(self.fd, self.nbytes)
 
     def array(self, shape: tuple[int, ...] | int, dtype: DTypeLike, offset: int = 0) -> np.ndarray:
@@ -74,24 +74,24 @@ class _Declared(NamedTuple):
 
 
 def shared_array(dtype: type, shape: Callable[..., tuple[int, ...]]) -> np.ndarray:
-    """Declare an array in the class body of a SharedObject. shape: function of the object that returns the array's
-    shape. It is called after the object's attributes are set.
+    """Declare an array in the class body of a SharedObject. shape: function that returns the array's shape. Its
+    argument is the object, whose other attributes are already set.
     """
     return cast("np.ndarray", _Declared(dtype, shape))
 
 
 class SharedObject:
-    """Object whose arrays lie in one block of shared memory, each at a new cache line. Trees of arrays are possible
-    too. In every process, `_attach` sets the arrays as attributes.
+    """Object whose arrays, or trees of arrays, lie in one block of shared memory, each array at a new cache line. In
+    every process, `_attach` sets the arrays as attributes.
 
-    LOCAL: names of other attributes that `_attach` sets. These and the arrays are not pickled.
+    LOCAL: names of other attributes that `_attach` sets. Neither LOCAL attributes nor arrays are pickled.
     """
 
     LOCAL: tuple[str, ...] = ()
     _places: tree.Tree = ()  # places of the arrays in the block, by name
 
     def __init__(self, **arrays: tree.Tree):
-        """arrays: shape and dtype of each array, or a tree of these, besides arrays that the class declares."""
+        """arrays: (shape, dtype) of each array, or a tree of such pairs, in addition to the class's declared arrays."""
         size, members = 0, [x for cls in reversed(type(self).__mro__) for x in vars(cls).items()]
         declared = {name: (x.shape(self), x.dtype) for name, x in members if isinstance(x, _Declared)}
 
@@ -137,9 +137,9 @@ class Semaphore:
     """Count of tokens in shared memory, on which one worker waits. `post` adds tokens. `wait` takes a token, or gives
     up after `timeout` seconds.
 
-    It is an unnamed POSIX semaphore in `LINE` bytes of a block. In portable mode (see `platform`), tokens are not
-    counted. relays: semaphores of the lines (connections) to other machines. If the waiting worker is on another
-    machine, the semaphore of that machine's line gets the tokens.
+    Tokens are counted by an unnamed POSIX semaphore in `LINE` bytes of a block, and not counted in portable mode (see
+    `platform`). relays: semaphores of the lines (connections) to other machines. If the waiting worker is on another
+    machine, `post` posts to the semaphore of that machine's line instead.
     """
 
     def __init__(self, cell: np.ndarray, create: bool = False, relays: Semaphores | None = None):
@@ -157,20 +157,18 @@ class Semaphore:
             sem_post(self._at)
 
     def relay(self, to: int | None) -> None:
-        """Send future tokens to the line (connection to another machine) with number `to`. If `to` is None, the waiting
-        worker is on this machine, and this semaphore gets them.
+        """Post future tokens to the semaphore of the line (connection to another machine) with number `to`, or to this
+        semaphore if `to` is None, because the waiting worker is on this machine.
         """
         self._relay[0] = 0 if to is None else to + 1
 
     @property
     def relayed(self) -> int | None:
-        """Number of the line (connection to another machine) whose semaphore gets the tokens. None if the waiting
-        worker is on this machine.
-        """
+        """Number of the line (connection to another machine) that gets the tokens, or None if this machine does."""
         return int(self._relay[0]) - 1 if self._relay[0] else None
 
     def wait(self, timeout: float) -> bool:
-        """Wait for a token and take it. Return False if none comes within `timeout` seconds."""
+        """Wait for a token and take it. Return False if no token comes within `timeout` seconds."""
         if sem_try(self._at) == 0:
             return True
         return timeout > 0 and sem_wait(self._at, timeout)
@@ -194,9 +192,7 @@ class Semaphores(SharedObject):
         self._all = [Semaphore(cell, relays=self.relays) for cell in self._cells]
 
     def relay_by(self, links: Semaphores) -> None:
-        """Let workers on other machines wait for these semaphores. links: semaphores of the lines (connections) to
-        them.
-        """
+        """Let workers on other machines wait for these semaphores. links: semaphores of the lines to those machines."""
         self.relays = links
         self._attach()
 
@@ -214,7 +210,7 @@ class Closable(SharedObject):
         super().__init__(**arrays)
 
     def check(self) -> None:
-        """Raise Closed if the object was closed."""
+        """Raise Closed if `close` was called."""
         if self._closed[0]:
             raise Closed
 
@@ -226,11 +222,11 @@ class Closable(SharedObject):
 
 
 class Ring:
-    """Ring buffer in shared memory, through which one producer sends numbers to one consumer, in order. Its methods
-    never wait. A consumer waits for `bell` instead.
+    """Ring buffer in shared memory, through which one producer sends numbers to one consumer, in order. The methods of
+    the ring never wait. A consumer waits for the semaphore `bell` instead.
 
-    cells: int64 [capacity + 2 · 8]. Head and tail are a cache line apart.
-    bell: semaphore that gets a token with every call of `put` or `put_all`.
+    cells: int64 [capacity + 2 · 8]. Head and tail of the ring are one cache line apart.
+    bell: semaphore that gets one token with every call of `put` or `put_all`.
     """
 
     def __init__(self, cells: np.ndarray, bell: Semaphore | None = None):
@@ -256,7 +252,7 @@ class Ring:
             self._bell.post()
 
     def take_all(self) -> list[int]:
-        """Take all numbers out of the ring. Their tokens stay in the semaphore."""
+        """Take all numbers out of the ring. The tokens of the numbers stay in the semaphore."""
         head, tail = int(self._head[0]), int(self._tail[0])
         if head == tail:
             return []
@@ -266,8 +262,8 @@ class Ring:
         return numbers
 
     def take(self, use: np.ndarray, holder: int) -> int | None:
-        """Take the next number out of the ring and return it. Before that, write `holder` to `use[number]`. Return None
-        if the ring is empty.
+        """Write `holder` to `use[number]` for the next number in the ring, then take the number out of the ring and
+        return it. Return None if the ring is empty.
         """
         head = int(self._head[0])
         if head == int(self._tail[0]):
@@ -284,7 +280,7 @@ class Ring:
 
 
 class RobustLocks:
-    """Locks that a dead process cannot hold, as one worker sees them. Each lock is on the file of a named block. The
+    """One worker's view of locks that a dead process cannot hold. Each lock locks the file of a named block. The
     operating system releases a lock when the process that holds it ends, even by a kill.
     """
 
@@ -293,7 +289,7 @@ class RobustLocks:
         self._fds = [platform.reopen(block.fd, block.path) for block in blocks]
 
     def acquire(self, index: int) -> bool:
-        """Try to take the lock with number `index`. Return False if another worker has it."""
+        """Try to take the lock with number `index`. Return False if another worker holds the lock."""
         return platform.lock(self._fds[index])
 
     def release(self, index: int) -> None:

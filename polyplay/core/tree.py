@@ -30,7 +30,7 @@ class Field(NamedTuple):
 
 
 def stored_dtype(dtype: np.dtype, whole: bool = False) -> str:
-    """Return the type in which rows store numbers of `dtype`. Networks support neither unsigned integers of more than
+    """Return the type in which numbers of `dtype` are stored. Networks support neither unsigned integers of more than
     one byte nor floats of more than eight bytes. whole: whether all numbers fit into int64, even if `dtype` is uint64.
     """
     if dtype.kind == "u" and dtype.itemsize > 1:
@@ -50,7 +50,7 @@ def map(f: Callable, *trees: Tree) -> Tree:  # noqa: A001 - read as tree.map
 
 
 def at(tree: Tree, index: Index) -> Tree:
-    """Return the tree whose arrays are the given arrays at `index`."""
+    """Return a tree with `a[index]` for each array `a` of `tree`."""
     return map(lambda a: a[index], tree)
 
 
@@ -68,7 +68,7 @@ def leaves(tree: Tree, path: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def nest(flat: Batch) -> Tree:
-    """Return the tree that a flat dict of paths describes. This undoes `dict(leaves(tree))`."""
+    """Return the nested tree of a flat dict {path: array}, the inverse of `dict(leaves(tree))`."""
     if set(flat) == {""}:
         return flat[""]
     root: Batch = {}
@@ -82,7 +82,7 @@ def nest(flat: Batch) -> Tree:
 
 
 def zeros(spec: Spec, lead: tuple[int, ...] = ()) -> Tree:
-    """Return a tree of NumPy zeros as `spec` describes. lead: dimensions in front of each array's shape."""
+    """Return a tree of NumPy zeros with the shapes and types of `spec`. lead: leading dimensions of each array."""
     return map(lambda f: np.zeros(lead + f.shape, f.dtype), spec)
 
 
@@ -92,7 +92,7 @@ def widen(spec: Spec, lead: tuple[int, ...]) -> Spec:
 
 
 def nbytes(spec: Spec) -> int:
-    """Return the number of bytes that one row (step) of one lane (parallel environment) takes."""
+    """Return the number of bytes of one lane (parallel environment) at one step."""
     return sum(f.nbytes for _, f in leaves(spec))
 
 

@@ -53,7 +53,7 @@ def refused() -> bool:
 
 
 def refuse(what: str) -> None:
-    """Raise UserError if this process may not start anything now. what: name of the thing to start, for the message."""
+    """Raise UserError if this process may not start anything now. what: name of the thing to start."""
     if not refused():
         return
     stack = (frame for frame, _ in traceback.walk_stack(sys._getframe(1)))  # the caller's frames, innermost first
@@ -66,8 +66,8 @@ def refuse(what: str) -> None:
 
 
 def look_up(module: ModuleType, name: str) -> Any:
-    """Return attribute `name` of a module. `name` may be `Class.attribute`. Raises AttributeError: there is no such
-    attribute, or it belongs to an object that is not a class, such as `__loader__.set_data`.
+    """Return attribute `name` of a module. `name` may be `Class.attribute`. Raises AttributeError if the attribute does
+    not exist, or belongs to an object that is not a class, such as `__loader__.set_data`.
     """
     found: Any = module
     for part in name.split("."):
@@ -79,7 +79,7 @@ def look_up(module: ModuleType, name: str) -> Any:
 
 
 def find(name: str, option: str, allowed: str) -> Any:
-    """Return the object that `name` (module:NAME) names. option: the option with this value. Raises UserError."""
+    """Return the object `name` (module:NAME). option: the option whose value is `name`. Raises UserError."""
     module, _, attribute = name.partition(":")
     found = import_module(module, name, option, allowed)
     try:
@@ -89,9 +89,7 @@ def find(name: str, option: str, allowed: str) -> Any:
 
 
 def title(given: Any) -> str:
-    """Return the name of a function, class or partial. For another object, return the name of its class. Return text
-    unchanged.
-    """
+    """Return the name of a function, class or partial, or the name of another object's class. Return text unchanged."""
     given = given.func if isinstance(given, partial) else given
     return given if isinstance(given, str) else getattr(given, "__qualname__", type(given).__name__)
 
@@ -111,7 +109,7 @@ class _Held:
         return getattr(self.stream, name)
 
     def let_go(self, printed: bool) -> None:
-        """Stop holding text back. printed: whether to write the text that was held back. Otherwise, drop it."""
+        """Stop holding text back. printed: whether to write or to drop the text that was held back."""
         self.write = self.stream.write
         if printed and self.waiting:
             self.stream.write("".join(self.waiting))
@@ -119,8 +117,8 @@ class _Held:
 
 @contextlib.contextmanager
 def held_back() -> Iterator[None]:
-    """Hold back standard error within this context, then write it. After SystemExit, drop it: it is another program's
-    usage.
+    """Hold back standard error within this context, then write it. After SystemExit, drop the text, because it is the
+    usage of another program.
     """
     if sys.stderr is None:
         yield
@@ -137,7 +135,7 @@ def held_back() -> Iterator[None]:
 
 
 def import_module(module: str, name: str, option: str, allowed: str) -> ModuleType:
-    """Import `module`, the part of `name` before the colon. option: the option with value `name`. Raises UserError."""
+    """Import `module`, the part of `name` before the colon. option: option whose value is `name`. Raises UserError."""
     if hint := file_hint(name):
         raise UserError(f"{option}: {name} given, {hint}; allowed: {allowed}")
     if os.getcwd() not in sys.path:  # command-line tools start without this entry
@@ -170,7 +168,7 @@ def ending(e: SystemExit) -> str:
 
 
 def file_hint(name: str) -> str:
-    """Return advice if `name` is the path of a file and not a module. Return "" for other names."""
+    """Return advice if `name` is the path of a file and not a module, or else ""."""
     module, colon, attribute = name.partition(":")
     path, is_file = Path(module if module.endswith(".py") else f"{module}.py"), module.endswith(".py")
     if colon and not is_file and os.sep not in module:

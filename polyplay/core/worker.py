@@ -20,11 +20,11 @@ from polyplay.core.shared_memory import SharedObject, shared_array
 
 
 class Arrow(NamedTuple):
-    """Arrow in the diagram of a run. It shows that data flows through an edge (an object that workers share).
+    """Arrow in the diagram of a run, which shows that data flows through an edge (an object that workers share).
 
-    givers, takers: names of the arguments by which workers hold the edge. Through `out`, a worker writes to the edge.
-        Through `source`, it takes from the edge. `publish` publishes weights, `params` reads weights, `update` applies
-        updates, and `server` serves weights.
+    givers, takers: names of the arguments by which workers hold the edge. A worker writes to its edge `out`, takes from
+        `source`, publishes weights by `publish`, reads weights by `params`, applies updates by `update`, and serves
+        weights by `server`.
     """
 
     label: str
@@ -57,10 +57,10 @@ class Edge:
 
 
 class Holder:
-    """Base class of descriptions that contain other descriptions. For example, a LearnerSpec contains a policy."""
+    """Base class of descriptions that contain other descriptions, as a LearnerSpec contains a policy."""
 
     def holds(self) -> Mapping[str, Any]:
-        """Return the contained parts by name. An edge (shared object) has a name that Arrow lists, such as `out`."""
+        """Return the contained objects by name. An edge (shared object) has a name that Arrow lists, such as `out`."""
         return {}
 
 
@@ -91,7 +91,7 @@ class Timed:
 
 
 class WorkerCounters:
-    """Counters of one worker, which only this worker writes. Counters only grow, so readers compare two reads."""
+    """Counters of one worker, which no other worker writes. Counters never decrease, so readers compare two reads."""
 
     def __init__(self, counters: Counters, i: int):
         self.values, self.lags, self.sizes = counters.values[i], counters.lags[i], counters.sizes[i]
@@ -122,7 +122,7 @@ class WorkerCounters:
         values[at["lag_max"]] = max(values[at["lag_max"]], lags.max())
 
     def served(self, n: int, calls: int = 1) -> None:
-        """Count `calls` calls that processed `n` items each. For example, one call of a network processes `n` rows."""
+        """Count `calls` calls that processed `n` items each, such as calls of a network with `n` observations."""
         self.sizes[min(n, SIZES - 1)] += calls
         self.values[self._at["served"]] += n * calls
         self.values[self._at["calls"]] += calls
@@ -180,8 +180,8 @@ class Counters(SharedObject):
 
 
 class CounterFlow(Cells):
-    """Flow that sends a worker's counters and new games to the main machine. A learner's part of a checkpoint is sent
-    before the counter `saved`, which announces the part.
+    """Flow that sends a worker's counters and new games to the main machine. Before the counter `saved` announces a
+    learner's part of a checkpoint, the part is sent.
     """
 
     every = COUNTING
@@ -208,8 +208,8 @@ class CounterFlow(Cells):
 
 
 class ProgressFlow(Cells):
-    """Flow that sends all counters to the machine of a judge (a worker that plays test matches). The rows of that
-    machine's own workers are not overwritten there.
+    """Flow that sends all counters to the machine of a judge (a worker that plays test matches). The judge's machine
+    does not overwrite the counters of its own workers.
     """
 
     every = COUNTING
@@ -225,8 +225,8 @@ class ProgressFlow(Cells):
 
 @dataclass(frozen=True)
 class SchedulePoint:
-    """Value of a hyperparameter, and the time `at` which it starts to hold. If `part` is true, the time is a fraction
-    of the run. Otherwise, it is a number of agent steps trained on.
+    """Value of a hyperparameter that holds from the time `at`. If `part` is true, `at` is a fraction of the run.
+    Otherwise, `at` is a number of agent steps trained on.
     """
 
     value: float
@@ -240,7 +240,7 @@ class SchedulePoint:
 
 @dataclass(frozen=True)
 class HyperparameterSchedule:
-    """Schedule of the hyperparameter `name`: its values in order. Each value holds until the next one starts."""
+    """Values of the hyperparameter `name`, in order, each of which holds until the next value starts."""
 
     name: str
     points: tuple[SchedulePoint, ...]
@@ -276,8 +276,8 @@ class Hyperparameters(SharedObject):
         self._values[self._names[name]] = value
 
     def keep_to_schedules(self, learnt: float, total: float) -> dict[str, SchedulePoint]:
-        """Set each scheduled hyperparameter to its value after `learnt` of `total` agent steps. Before the first point
-        of its schedule, this is the configured value. Return the points that hold now, by name.
+        """Set each scheduled hyperparameter to its value after `learnt` of `total` agent steps, or to its configured
+        value before the first point of its schedule. Return {hyperparameter: the point that holds now}.
         """
         held = {s.name: s.reached(learnt, total) for s in self.schedules}
         for name, point in held.items():
@@ -285,10 +285,9 @@ class Hyperparameters(SharedObject):
         return {name: point for name, point in held.items() if point is not None}
 
     def restore(self, values: Mapping[str, float], configured: Mapping[str, float] | None) -> None:
-        """Restore the values of a checkpoint, except those whose configured value has changed since then.
+        """Restore a checkpoint's values, except of hyperparameters whose configured value has changed since then.
 
-        configured: values that were configured when the checkpoint was made. If None, these are unknown, and all values
-            are restored.
+        configured: configured values when the checkpoint was made. If they are unknown (None), restore all values.
         """
         for name in values.keys() & self._names.keys():
             if configured is None or configured.get(name) == self.configured[name]:
@@ -306,8 +305,8 @@ class Hyperparameters(SharedObject):
 
 
 class HyperparameterFlow(Cells):
-    """Flow that sends hyperparameters to other machines. A learner's machine ignores scheduled values and `remaining`,
-    because its learner sets them.
+    """Flow that sends hyperparameters to other machines. A machine with a learner ignores the values of `remaining` and
+    of scheduled hyperparameters, because the learner sets them.
     """
 
     every = COUNTING  # `remaining` changes with each update
@@ -360,7 +359,7 @@ class RunControl(SharedObject):
         self._flags[self.PAUSE] = steps
 
     def halt(self) -> None:
-        """Stop all workers at once. Every wait then raises Closed."""
+        """Stop all workers at once, by making every wait raise Closed."""
         self._flags[self.HALT] = 1
 
     def finish(self) -> None:
@@ -372,14 +371,14 @@ class RunControl(SharedObject):
         self._flags[self.SAVE] += 1
 
     def take(self, mark: float) -> None:
-        """Announce that all parts of a save were collected. mark: value of a learner's counter `saved`."""
+        """Announce that all parts of a save were collected. mark: the learner's counter `saved` for this save."""
         self._flags[self.TAKEN] = round(mark * self.REPEATS)
 
     # mark of the save whose parts were collected last
     taken = property(lambda self: float(self._flags[self.TAKEN]) / self.REPEATS)
 
     def rescue(self, index: int) -> None:
-        """Stop all workers after a failure. Learner `index` first saves its state, which is intact."""
+        """Stop all workers after a failure, but let learner `index` save its intact state first."""
         self._flags[self.RESCUE] = index + 1
         self.halt()
 
@@ -396,10 +395,8 @@ class RunControl(SharedObject):
 
 @dataclass(frozen=True)
 class Adjustable:
-    """Whole number from `low` to `high` that may change during the run.
-
-    `get` returns the current number. `set` requests another number, and returns at once. For example, Crew.dial returns
-    an Adjustable for the number of a role's workers.
+    """Whole number from `low` to `high` that may change during the run, such as a role's number of workers (Crew.dial).
+    `get` returns the current number. `set` requests another number, and returns at once.
     """
 
     name: str
@@ -413,25 +410,25 @@ ENDING = 1.0  # seconds that a rollout may still take when the run ends; longer 
 
 
 def seed_of(seed: int, incarnation: int) -> int:
-    """Return the seed of a worker's environments and action noise. It depends on the worker's incarnation, so that the
-    replacement of a lost worker plays other episodes.
+    """Return the seed of a worker's environments and action noise. The seed depends on the worker's incarnation, so
+    that the replacement of a lost worker plays other episodes.
     """
     return seed + 1_000_003 * incarnation
 
 
 def next_incarnation(incarnation: int | None, resumes: int) -> int:
-    """Return the incarnation of a new worker: 1000 × `resumes`, plus the number of replacements so far. After 999
-    replacements, the number continues at 1.
+    """Return the incarnation of a new worker, 1000 × `resumes` plus the number of replacements so far. After 999
+    replacements, the number of replacements starts again at 1.
 
-    incarnation: incarnation of the worker that is replaced. If None, the new worker is the first.
+    incarnation: incarnation of the worker that is replaced, or None for the first worker.
     """
     replaced = 0 if incarnation is None else incarnation % 1000 % 999 + 1
     return replaced + 1000 * resumes
 
 
 class RoleSize(SharedObject):
-    """Number of workers of a role, as requested and as it is now. Any worker may request a number. The main process
-    then adds or dismisses workers.
+    """Requested and current number of workers of a role. If a worker requests a number, the main process adds or
+    dismisses workers.
     """
 
     _cells = shared_array(np.int64, lambda _: (8,))
@@ -458,11 +455,10 @@ class TurnHooks:
     """Callbacks that a worker offers to the code that runs it.
 
     rescue: saves a learner's intact state after a failure.
-    write_part: write_part(number) writes the worker's part of checkpoint `number`, if all workers take turns in one
-        thread.
-    number: in the same case, returns the number that a checkpoint of this learner would get now.
+    write_part: if all workers take turns in one thread, writes the worker's part of a checkpoint, given its number.
+    number: if all workers take turns in one thread, returns the number of a checkpoint that this learner makes now.
     compiled: called when updates become compiled, with the number of the first compiled update.
-    repeats: in a reproduction of a run, tells whether the original run compiled this update.
+    repeats: in a reproduction of a run, tells whether the original run compiled the update with this number.
     """
 
     rescue: Callable[[], None] | None = None
@@ -475,7 +471,7 @@ class TurnHooks:
 
 @dataclass
 class WorkerContext:
-    """Identity of a worker in its run, with the counters and orders of the run. Attributes in `OWN` are not pickled."""
+    """Identity of a worker in its run, with the run's counters and orders. Attributes in `OWN` are not pickled."""
 
     OWN: ClassVar = ("counters", "hooks", "ending_since", "log")
 
@@ -510,7 +506,7 @@ class WorkerContext:
 
     @property
     def noise_seed(self) -> int:
-        """Seed of the action noise. Together with a lane's number, it is the key of that lane's noise."""
+        """Seed of the action noise. The key of a lane's noise is this seed with the lane's number."""
         return seed_of(self.seed, self.incarnation)
 
     env_seed = noise_seed
@@ -526,8 +522,8 @@ class WorkerContext:
         return bool(self.control.dismissed[self.row])
 
     def late(self, left: float = 0.0) -> bool:
-        """Tell whether the ending run no longer waits for this worker: more than ENDING seconds have passed since
-        `ending_since`, or the worker still needs more than that. left: seconds that the worker still needs.
+        """Tell whether the ending run stops waiting for this worker, because the seconds since `ending_since`, or the
+        seconds `left` that the worker still needs, are more than ENDING.
         """
         if not self.control.finishing:
             return False

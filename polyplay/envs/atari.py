@@ -42,8 +42,8 @@ KINDS = ("human", "substitute")
 
 @dataclass(frozen=True)
 class Start:
-    """A start state of a game. presses: (button number, frames) pairs after a reset. frames: frames before the agent
-    plays.
+    """Start state of a game. presses: pairs (button number, frames to hold the button) that follow a reset. frames:
+    number of frames before the agent plays.
     """
 
     presses: tuple[tuple[int, int], ...]
@@ -65,8 +65,7 @@ class Starts:
 
 def load_starts(path: str, game: str = "") -> Starts:
     """Read start states of the ROM `game`, or of any ROM if `game` is "". Raises UserError if the file is missing, is
-    invalid,
-    or is of another ROM.
+    invalid, or is of another ROM.
     """
     try:
         data = Path(path).read_bytes()
@@ -125,7 +124,7 @@ def _press(word: str, where: str) -> tuple[int, int]:
 
 
 def spelled(buttons: list[str]) -> list[str]:
-    """Convert buttons, one per frame, to words of a file of starts: ["NOOP", "NOOP", "FIRE"] → ["NOOP*2", "FIRE"]."""
+    """Convert one button per frame to words of a starts file: ["NOOP", "NOOP", "FIRE"] → ["NOOP*2", "FIRE"]."""
     runs = [(button, len(list(same))) for button, same in groupby(buttons)]
     return [button if n == 1 else f"{button}*{n}" for button, n in runs]
 
@@ -202,19 +201,19 @@ class Atari:
 
     @property
     def frames(self) -> int:
-        """Number of frames per step. If each step draws its number at random, this is the mean, rounded down."""
+        """Number of frames per step, or the mean, rounded down, if each step draws its number."""
         return (self.frameskip_min + self.frameskip) // 2 if self.frameskip_min else self.frameskip
 
     @property
     def beyond(self) -> str:
-        """Given options that ale-py's vector environment lacks, as text `option=value, …`; "" if it has all of them."""
+        """Changed options that ale-py's vector environment lacks, as text `option=value, …`, or "" if it has all."""
         plain = ("frameskip_min", "noop_min", "start", "life_start", "gray", "crop", "resize", "starts")
         changed = [f"{k}={getattr(self, k)!r}" for k in plain if getattr(self, k) != getattr(Atari, k)]
         return ", ".join(changed + (["stack_reset='play'"] if self.stack_reset == "play" else []))
 
     @property
     def native(self) -> bool:
-        """Whether ale-py's vector environment plays the game. If not, ale-py's plain emulator plays it."""
+        """Whether ale-py's vector environment plays the game, and not ale-py's plain emulator."""
         return self.pipeline == "native" or (self.pipeline == "auto" and not self.beyond)
 
 
@@ -295,7 +294,7 @@ def id_options(name: str) -> dict[str, object]:
 
 
 def current_id(name: str) -> str:
-    """Return the id that names only the game: 'Pong-v0' → 'ALE/Pong-v5'."""
+    """Return the id of the same game that sets no options: 'Pong-v0' → 'ALE/Pong-v5'."""
     found = OLD_ID.fullmatch(name)
     return f"ALE/{found[1]}-v5" if found else name
 
@@ -309,9 +308,8 @@ def _id_text(name: str) -> str:
 
 
 def is_game(name: object, given: Mapping[str, object]) -> bool:
-    """Tell whether Polyplay's own Atari code plays the environment `name` with the options `given`. If `name` lists
-    several tasks, tell whether it plays all of them. Gymnasium plays an older id that is given a wrapper or
-    obs_type=ram.
+    """Tell whether Polyplay's own Atari code plays the environment `name`, or all tasks that `name` lists, with the
+    options `given`. Gymnasium plays older ids if a wrapper or obs_type=ram is given.
     """
     if words := task_words(name):
         return all(is_game(task, given) for task, _ in words)
@@ -329,7 +327,7 @@ def is_game(name: object, given: Mapping[str, object]) -> bool:
 
 
 def read_options(title: str, given: Mapping[str, object]) -> Atari:
-    """Return a game's options: those given, else those of its id. Images are gray. Raises UserError: a wrong option."""
+    """Return a game's options, from `given` or else from its id, with gray images. Raises UserError if one is wrong."""
     found: dict[str, Any] = {**id_options(title), **given}
     if (shown := found.pop(IMAGES, None)) is not None:
         height, width = shown.size or (0, 0)
@@ -341,7 +339,7 @@ def read_options(title: str, given: Mapping[str, object]) -> Atari:
 
 def registered(name: str) -> tuple[str, dict[str, object]]:
     """Return the id under which Gymnasium registers an older Atari id, and the keyword arguments that this id needs.
-    Raises UserError for a "-ram" id, whose observations are the console's memory. The message names a replacement.
+    Raises UserError, which names a replacement, for a "-ram" id, whose observations are the console's memory.
     """
     found = OLD_ID.fullmatch(name)
     if found is None:
@@ -392,7 +390,7 @@ def _title(game: str) -> str:
 
 
 def rom(name: str) -> str:
-    """Return an id's ROM name: 'ALE/MsPacman-v5' or 'MsPacman-v4' → 'ms_pacman'. Raises UserError: unknown game."""
+    """Return an id's ROM name: 'ALE/MsPacman-v5' or 'MsPacman-v4' → 'ms_pacman'. Raises UserError if unknown."""
     known = native_games()
     old = None if name.startswith("ALE/") else OLD_ID.fullmatch(name)
     game = old[1] if old else name.removeprefix("ALE/")
@@ -408,7 +406,7 @@ def rom(name: str) -> str:
 
 
 def actions_of(game: str, full: bool) -> tuple[str, ...]:
-    """Return the names of a game's actions, by number. full: all 18 actions, not only the game's minimal set."""
+    """Return the names of a game's actions, by number. full: whether to use all 18, not the game's minimal set."""
     return _action_sets(game)[full]
 
 
@@ -454,7 +452,7 @@ def describe(envs: Envs) -> EnvSpec:
 
 
 def _named_images(leaves: tuple[str, ...] | None, title: str) -> tuple[str, ...] | None:
-    """Return the paths of images that --images names; None: not given. Raises UserError for an unknown name."""
+    """Return the paths of images that --images names, or None without --images. Raises UserError for unknown names."""
     if leaves is None:
         return None
     need(set(leaves) <= {BARE}, f"--images: {','.join(leaves)} given; allowed for {title}: none, or {BARE}")
@@ -509,7 +507,7 @@ def score_table(name: str) -> dict[str, dict[str, float]]:
 
 
 def baseline_scores(baselines: str) -> dict[str, tuple[float, float]]:
-    """Return {game: (random score, human score)}. About video_pinball's random score, see evaluation.scores.TRAP."""
+    """Return {game: (random score, human score)}. See evaluation.scores.TRAP for the random score of video_pinball."""
     table, (_, suffix) = score_table("atari_scores.csv"), BASELINES[baselines]
     low, high = dict(table[f"random{suffix}"]), table[f"human{suffix}"]
     if baselines != "nature":
@@ -518,7 +516,7 @@ def baseline_scores(baselines: str) -> dict[str, tuple[float, float]]:
 
 
 def normalize(scores: Mapping[str, float], ends: Ends) -> dict[str, float]:
-    """Return human-normalized scores {game: percent} of the games in `ends`. 0 is random play, and 100 is the human."""
+    """Return human-normalized scores {game: percent} of the games in `ends`, from random play (0) to a human (100)."""
     return {g: 100.0 * (x - ends[g][0]) / (ends[g][1] - ends[g][0]) for g, x in scores.items() if g in ends}
 
 
@@ -578,7 +576,7 @@ def protocol(name: str) -> Protocol:
 
 
 def game(envs: Envs) -> str | None:
-    """Return the ROM name of an Atari run, such as "ms_pacman". With several tasks, it is that of the task `envs.only`.
+    """Return the ROM name of an Atari run, such as "ms_pacman", or of the task `envs.only` of a run with several tasks.
     Return None if the run does not play a single Atari game.
     """
     if words := task_words(envs.name):
@@ -597,7 +595,7 @@ def is_board(envs: Envs) -> bool:
 
 
 def _check(how: Protocol, envs: Envs) -> None:
-    """Raises UserError if the protocol is not for the kind of game that `envs` plays."""
+    """Raise UserError if the protocol is for another kind of game than the run's."""
     here = [p.name for p in ALL if p.name == "run" or (is_board(envs) if p.board else plays_games(envs))]
     if how.name not in here:
         kind = "board games (game:NAME)" if how.board else "Atari games"
@@ -606,9 +604,8 @@ def _check(how: Protocol, envs: Envs) -> None:
 
 
 def apply(how: Protocol, envs: Envs, starts: str | None = None) -> tuple[Envs, Starts | None]:
-    """Return the run's environments with the protocol's options, and the start states read from the file `starts`. If
-    the protocol uses no start states, they are None. Raises UserError if the protocol does not fit the environments or
-    the file.
+    """Return the run's environments with the protocol's options, and the start states in the file `starts`, or None if
+    the protocol uses no start states. Raises UserError if the protocol or the file does not fit the environments.
     """
     meant = starts is None or how.name == "human-starts"
     need(meant, f"--starts {starts} is for --protocol human-starts, {how.name} given")
@@ -631,5 +628,5 @@ def apply(how: Protocol, envs: Envs, starts: str | None = None) -> tuple[Envs, S
 
 
 def label(how: Protocol, starts: Starts | None) -> str:
-    """Return the protocol's name for tables. If humans did not play the start states, their kind follows the name."""
+    """Return the protocol's name for tables, followed by the kind of the start states if humans did not play them."""
     return how.name if starts is None or starts.kind == "human" else f"{how.name} ({starts.kind})"

@@ -1,8 +1,8 @@
 """One Atari game, played by ale-py's plain emulator, not by ale-py's vector environment.
 
 This environment has every option of `Atari`, and its state can be saved and restored. Options that ale-py's vector
-environment has too mean the same here. No-ops and sticky actions have the same distribution in both, but other random
-draws.
+environment also has mean the same. No-ops and sticky actions have the same distributions in both environments, but
+other random draws.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ Taps = tuple[np.ndarray, np.ndarray]  # pixel numbers on an axis, and their weig
 
 
 def opencv_gray(rgb: Picture) -> Picture:
-    """Compute gray values as OpenCV's COLOR_RGB2GRAY does: as uint8, from 15-bit weights, rounded."""
+    """Compute gray values from 15-bit weights and round them to uint8, as OpenCV's COLOR_RGB2GRAY does."""
     whole = rgb.astype(np.int32)
     return ((whole[..., 0] * 9798 + whole[..., 1] * 19235 + whole[..., 2] * 3735 + (1 << 14)) >> 15).astype(np.uint8)
 
 
 def _weighted(weights: tuple[float, float, float], dtype: type, rgb: Picture) -> Picture:
-    """Compute a weighted sum of red, green and blue; `dtype` uint8 truncates it."""
+    """Compute a weighted sum of red, green and blue, which is truncated if `dtype` is uint8."""
     r, g, b = (rgb[..., i] * w for i, w in enumerate(weights))
     return (r + g + b).astype(dtype)
 
@@ -61,7 +61,7 @@ GRAYS: dict[str, Callable[[Picture], Picture]] = {
 
 @cache
 def resizer(kind: str, height: int, width: int, to_height: int, to_width: int) -> Callable[[Picture], Picture]:
-    """Return a function that resizes pictures and rounds them to uint8. No side may become longer."""
+    """Return a function that resizes pictures and rounds them to uint8. Neither side of a picture may become longer."""
     if (height, width) == (to_height, to_width):
         return _rounded
     rows, columns = height / to_height, width / to_width
@@ -90,7 +90,7 @@ def _nearest(size: tuple[int, int], to: tuple[int, int]) -> Callable[[Picture], 
 
 
 def _blocks(rows: int, columns: int, picture: Picture) -> Picture:
-    """Average blocks of `rows` x `columns` pixels. As in OpenCV, halves round up for 2 x 2 bytes, otherwise to even."""
+    """Average blocks of `rows` x `columns` pixels. Halves round up in 2 x 2 blocks of bytes, else to even (OpenCV)."""
     wide: np.ndarray = picture.astype(np.int32 if picture.dtype == np.uint8 else np.float32)
     total = reduce(np.add, (wide[i::rows, j::columns] for i, j in np.ndindex(rows, columns)))
     if rows == columns == 2 and picture.dtype == np.uint8:
@@ -108,13 +108,13 @@ def _floating(rows: Taps, columns: Taps, picture: Picture) -> Picture:
 
 
 def _stacked(per_pixel: Sequence[Sequence[tuple[int, float]]], dtype: type) -> Taps:
-    """Stack lists of (pixel number, weight), padded with weight 0. There is one list for each pixel of the result."""
+    """Stack a list of pairs (pixel number, weight) for each pixel of the result. Shorter lists get weights of 0."""
     both = np.array(list(zip_longest(*per_pixel, fillvalue=(0, 0.0))))  # float64 [taps, size of the result, 2]
     return both[..., 0].astype(np.int64), both[..., 1].astype(dtype)
 
 
 def _area_taps(size: int, to: int) -> Taps:
-    """Compute weights of OpenCV's INTER_AREA (resize.cpp, computeResizeAreaTab): pixels' shares in a result pixel."""
+    """Compute OpenCV's INTER_AREA weights of pixels in result pixels (resize.cpp, computeResizeAreaTab)."""
     scale = 1.0 / (to / size)
     found = []
     for i in range(to):
@@ -142,7 +142,7 @@ def _pairs(size: int, to: int) -> Taps:
 
 
 def _bilinear(rows: Taps, columns: Taps) -> Callable[[Picture], Picture]:
-    """Return OpenCV's INTER_LINEAR: 11-bit weights for bytes (resize.cpp, VResizeLinear), float weights for floats."""
+    """Return OpenCV's INTER_LINEAR as a function. The weights for bytes have 11 bits (resize.cpp, VResizeLinear)."""
     (above, below), beta = rows[0], np.rint(rows[1] * 2048).astype(np.int32)[..., None]
     across = columns[0], np.rint(columns[1] * 2048).astype(np.int32)
 
@@ -183,9 +183,9 @@ Begun = tuple[np.ndarray, Batch]  # result of reset()
 def script(text: str, own: tuple[str, ...], title: str) -> list[Step]:
     """Convert the option `start` or `life_start` of a game with the actions `own` to a list of steps.
 
-    "noops" is a random number of no-ops. "FIRE" presses FIRE for one frame, "FIRE*4" for four. "#2" presses the third
-    action. Commas join presses to one word. If the game lacks a button, the rest of the word is skipped. Raises
-    UserError if a word is unknown.
+    "noops" is a random number of no-ops. "FIRE" presses FIRE for one frame, "FIRE*4" for four frames. "#2" presses the
+    third action of `own`. Commas join presses to one word. If the game lacks the button of a press, this press and the
+    rest of the word are skipped. Raises UserError if a word is unknown.
     """
     import ale_py
 
@@ -207,12 +207,12 @@ def script(text: str, own: tuple[str, ...], title: str) -> list[Step]:
 
 
 class Painter:
-    """Converter of screens to planes (single images) of the observation's size. Screens are gray [height, width] or
-    color [height, width, 3].
+    """Converter of screens to planes (single images of an observation). Screens are gray [height, width] or color
+    [height, width, 3].
 
-    Most of a screen stays the same in a step, so only changed rows are computed. They are computed in blocks that map
-    to whole rows of the plane. For example, 210 rows become 84 in 42 blocks of 5 rows, each of which gives 2. Blocks
-    make a step 1.5 times as fast. Raises UserError if a plane would be larger than the screen.
+    Most of a screen stays the same in a step, so only changed rows are computed, in blocks that map to whole rows of
+    the plane. For example, 210 rows become 84 in 42 blocks, each of which has 5 rows and gives 2. Blocks make a step
+    1.5 times as fast. Raises UserError if a plane would be larger than the screen.
     """
 
     def __init__(self, o: Atari, height: int, width: int, title: str):
@@ -233,7 +233,7 @@ class Painter:
         self.empty = True
 
     def __call__(self, screen: np.ndarray) -> np.ndarray:
-        """Return the plane of a screen. It is valid until the next call."""
+        """Return the plane of a screen. The plane is valid until the next call."""
         now = screen[: self.height].reshape(self.n, -1)
         words, before = now.view(np.uint64), self.last.view(np.uint64)  # a row of 160 pixels is whole uint64 words
         at = np.arange(self.n) if self.empty else np.flatnonzero((words != before).any(1))
@@ -250,8 +250,8 @@ class Painter:
 class AtariEnv(gymnasium.Env):
     """Environment of one Atari game. Observations are uint8 [stack, height, width], and rewards are raw.
 
-    With life_loss="terminate", a lost life sets `info["polyplay.cut"]`. The game continues, and the next step ignores
-    its action.
+    With life_loss="terminate", a lost life sets `info["polyplay.cut"]`. The game then continues, and the step after the
+    lost life ignores its action.
     """
 
     def __init__(self, title: str, given: Mapping[str, object]):
@@ -309,7 +309,7 @@ class AtariEnv(gymnasium.Env):
 
     def _begin(self, file: Starts) -> int:
         """Play to the next start state of the file. Return the number of frames before that state. Raises UserError if
-        the start state is invalid, or differs from what the file says.
+        the start state is invalid, comes too late in the game, or has another RAM digest than in the file.
         """
         number = (self._lane + self._games * self._options.stride) % len(file.starts)
         self._games += 1
@@ -337,7 +337,7 @@ class AtariEnv(gymnasium.Env):
         return f"its RAM has the digest {ram}, the file says {start.ram}" if start.ram not in ("", ram) else ""
 
     def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, Batch]:
-        """Play the action for `frameskip` frames. After a lost life, play `life_start` or NOOP instead."""
+        """Play the action for `frameskip` frames. In the step after a lost life, play `life_start` or NOOP."""
         if self._cut and self._life:
             reward = self._play(self._life)
             self._fill()
@@ -352,12 +352,11 @@ class AtariEnv(gymnasium.Env):
         return self._stack.copy(), float(reward), dead, late, {EPISODE_CUT: True} if lost else {}
 
     def _skip(self) -> int:
-        """Return the number of frames of this step. It is drawn at random if frameskip_min is set."""
         least, most = self._options.frameskip_min, self._options.frameskip
         return least + int(self._random.random() * (most - least + 1)) if least else most
 
     def _is_late(self) -> bool:
-        """Tell whether the game has its maximum length, counted in steps (in frames if steps draw their frames)."""
+        """Tell whether the game has its maximum length, in frames if `frameskip_min` is set, or else in steps."""
         if not self._options.frameskip_min:
             return self._age >= self._steps
         return bool(self._ale.getEpisodeFrameNumber() >= self._options.max_frames)
@@ -375,14 +374,14 @@ class AtariEnv(gymnasium.Env):
         self._last = NOOP
 
     def _act(self, button: int) -> int:
-        """Play one frame, and return its reward. A sticky action may replace `button`."""
+        """Play one frame, and return its reward. If actions are sticky, the previous button may replace `button`."""
         sticky = self._options.sticky
         if not sticky or self._random.random() >= sticky:
             self._last = button
         return self._ale.act(self._last)
 
     def _press(self, button: int, frames: int) -> int:
-        """Hold a button for up to `frames` frames, until the game ends. Read the last screens. Return the reward."""
+        """Hold a button for `frames` frames or until the game ends, read the last screens, and return the reward."""
         reward = 0
         for left in range(frames, 0, -1):
             reward += self._act(button)
@@ -393,8 +392,8 @@ class AtariEnv(gymnasium.Env):
         return reward
 
     def _play(self, steps: list[Step], over: Callable[[], None] | None = None) -> int:
-        """Play a script and return its reward. If the game ends, call `over` and continue, or stop if there is no
-        `over`. Keep the last screen, and also the screen before it if the last press was longer than one frame.
+        """Play a script and return its reward. If the game ends, call `over` and continue, or stop if `over` is None.
+        Keep the last screen, and the screen before it if the last press was longer than one frame.
         """
         reward, held = 0, False
         for button, frames in (press for step in steps for press in ([step] if step else self._noops())):
@@ -411,7 +410,7 @@ class AtariEnv(gymnasium.Env):
         return reward
 
     def _noops(self) -> list[tuple[int, int]]:
-        """Draw noop_min … noop_max-1 no-op frames. With fire_reset, the first frame (at least one) presses FIRE."""
+        """Draw noop_min to noop_max-1 no-op frames. With fire_reset, draw at least one, and press FIRE in the first."""
         o = self._options
         n = o.noop_min + int(self._random.random() * (max(o.noop_max, 1) - o.noop_min))
         return [(1, 1)] + [(NOOP, 1)] * (n - 1) if self._fire else [(NOOP, 1)] * n
@@ -448,7 +447,7 @@ class AtariEnv(gymnasium.Env):
     # -------------------------------------------------------------------------------------------- state
 
     def get_state(self) -> State:
-        """Return all data that decide the game's future. The size of "emulator" varies by a few bytes."""
+        """Return all data that decide the game's future. The length of the array "emulator" varies by a few bytes."""
         saved = self._ale.cloneState(include_rng=True).serialize()
         return {
             "emulator": np.frombuffer(saved, np.uint8).copy(),
@@ -460,7 +459,7 @@ class AtariEnv(gymnasium.Env):
         }
 
     def set_state(self, state: State) -> None:
-        """Restore a state bitwise. It must be of the same game with the same options."""
+        """Restore the exact state of an environment with the same game and the same options."""
         self._restore(state["emulator"].tobytes())
         self._games = int(state.get("games", 0))
         self._screens[...], self._stack[...] = state["screens"], state["stack"]

@@ -1,4 +1,4 @@
-"""Common parts of pools: how recv and send take turns, how faults are counted, and a pool for the caller's thread."""
+"""Base classes of pools, which define the turns of recv and send and count faults. Check of a policy's actions."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ STEPPING, READY, TAKEN, ABSENT = 0, 1, 2, 3  # a lane steps, has a row for recv,
 class BasePool(Pool):
     """Base class of pools. A subclass adds `_step`, which steps lanes (parallel environments).
 
-    Either `_step` or `recv` writes the rows (the results of the step). recv gives fixed groups of lanes in turn, and
-    skips groups whose rows the caller has. recv waits for the next group, even if a later group is ready. A pool
-    without fixed groups gives the ready lanes, in turn.
+    Either `_step` or `recv` writes the rows (the results of the step). With fixed groups of lanes, recv returns the
+    groups in turn, skips groups whose rows the caller has, and waits for the next group even if a later group is ready.
+    Without fixed groups, recv returns the ready lanes, in turn.
     """
 
     _asynchronous = False  # whether lanes become ready after send() has returned
@@ -52,11 +52,11 @@ class BasePool(Pool):
 
     @property
     def ready(self) -> int:
-        """See Pool. The answer of an environment process counts once the pool has read it."""
+        """See Pool. A lane in another process counts once the pool has read the answer of the process."""
         return 0 if self.fixed else int(np.count_nonzero(self._where == READY))
 
     def recv(self, timeout: float | None = None) -> tuple[Lanes, Batch]:
-        """See Pool. Does not wait, because send() completes a step. Raises RuntimeError: the next lanes have no row."""
+        """See Pool. Never waits, because send() completes a step. Raises RuntimeError if the next lanes have no row."""
         if (found := self._take()) is None:
             raise RuntimeError("recv() before the rows that recv() gave were answered with send()")
         return found
@@ -111,7 +111,7 @@ class BasePool(Pool):
             raise Closed
 
     def _whole_matches(self, lanes: np.ndarray) -> np.ndarray:
-        """Return the numbers of those matches with these lanes in which every lane has its action."""
+        """Return the numbers of the matches with some of these lanes, in which every lane has its action."""
         assert self.seating is not None
         matches = np.unique(self.seating.match[lanes])
         return matches[(self._where[self.seating.own[matches]] == STEPPING).all(1)]
@@ -121,10 +121,10 @@ class BasePool(Pool):
 
 
 def check_action(space: ActionSpec, action: Tree, lanes: int, path: str = "") -> Tree:
-    """Return `action` as arrays of `lanes` actions. Each array has the shape and dtype that its leaf of `space`
-    declares.
+    """Return `action` as arrays of `lanes` actions, with the shapes and dtypes that `space` declares.
 
-    Raises ValueError if keys, shape, dtype or range are wrong. That is the policy's mistake, not the environment's.
+    Raises ValueError if keys, shape, dtype or range are wrong, which is a mistake of the policy, not of the
+    environment.
     """
     if isinstance(space, dict):
         if not isinstance(action, Mapping) or action.keys() != space.keys():
@@ -147,10 +147,9 @@ HOUR, STEPS = 3600.0, 10_000  # faults older than these seconds, or than these s
 
 
 class Faults:
-    """Count the faults of one pool. A fault is an exception, a hang or a lost process. One fault may restart several
-    lanes.
+    """Counter of one pool's faults. A fault is an exception, a hang or a lost process, and may restart several lanes.
 
-    limit: number of recent faults that the pool survives. Faults that are not recent do not count.
+    limit: number of recent faults that the pool survives. Older faults do not count.
     """
 
     def __init__(self, board: SharedRows, limit: int, clock: Callable[[], float] = time.monotonic):
@@ -163,9 +162,9 @@ class Faults:
         self._recent: deque[tuple[float, int]] = deque()  # (time, step) of recent faults
 
     def of_lane(self, lane: int, match: list[int] | None = None) -> bool:
-        """Read the message that a lane left. Return True if the lane (or all lanes of its `match`) failed and must
+        """Read the message that a lane wrote. Return True if the lane (or all lanes of its `match`) failed and must
         restart. Return False if the message is only a warning. Raises UserError if the environment cannot be built.
-        Raises EnvFailure if a rule was broken, or if there were too many faults.
+        Raises EnvFailure if the environment broke a rule, or after too many faults.
         """
         kind, text = self.board.read(lane)
         if kind == UNBUILT:
@@ -181,7 +180,7 @@ class Faults:
         return True
 
     def of_process(self, text: str, lanes: list[int]) -> None:
-        """Count a fault that restarts these lanes of one process. Raises EnvFailure if there were too many faults."""
+        """Count a fault of one process that restarts the lanes `lanes`. Raises EnvFailure after too many faults."""
         now, recent = self.clock(), self._recent
         recent.append((now, self.steps))
         while recent[0][0] < now - HOUR or recent[0][1] < self.steps - STEPS:
@@ -198,13 +197,13 @@ class Faults:
 
 
 class UnitPool(BasePool):
-    """A pool of lanes or matches, which write their rows into shared memory.
+    """Pool of units, which are lanes or matches and write their rows into shared memory.
 
-    They step within send() in the caller's thread, or in processes (see ProcessPool). An environment that raises an
+    Units step within send() in the caller's thread, or in processes (see ProcessPool). An environment that raises an
     exception is restarted. In the caller's thread, an environment that hangs blocks the pool.
 
-    A *unit* is a lane or a match. Of all `units`, at most `width` step at a time. The number of a unit is the number of
-    its first lane, and `numbers` has the numbers of all units. A match steps once all its lanes have actions.
+    At most `width` of all `units` step at a time. A unit has the number of its first lane, and the array `numbers` has
+    the numbers of all units. A match steps once all its lanes have actions.
     """
 
     _asynchronous = True  # a match steps only when all its lanes have actions
@@ -253,7 +252,7 @@ class UnitPool(BasePool):
         self._turns(self._due(numbers))
 
     def _turns(self, numbers: np.ndarray) -> None:
-        """Step these units (lanes or matches) in the caller's thread."""
+        """Step units (lanes or matches) in the caller's thread."""
         self._enter()
         units, faults, ordered = self._units, self._faults, numbers.tolist()
         for i in ordered:
@@ -287,7 +286,7 @@ class UnitPool(BasePool):
         self._board.held[:] = on
 
     def _due(self, lanes: np.ndarray) -> np.ndarray:
-        """Return the numbers of the units that can step now that these lanes have actions."""
+        """Return the numbers of the units that can step, after the lanes `lanes` got their actions."""
         return lanes if self.seating is None else self.numbers[self._whole_matches(lanes)]
 
     def _lanes_of(self, numbers: list[int]) -> list[int]:
@@ -320,7 +319,7 @@ class UnitPool(BasePool):
 
 
 def units_of_turn(envs: Envs) -> int:
-    """Return the number of units (lanes or matches) that step together, as one group."""
+    """Return the number of units (lanes or matches) of a group, which step together."""
     if not envs.spec.kinds:
         return envs.lanes // envs.groups
     blocks = min(envs.agents, envs.spec.seats)  # number of groups with lanes of one match, which step together

@@ -1,4 +1,4 @@
-"""Build Gymnasium environments by name, choose the reset mode of vector environments, and wrap those of MiniGrid."""
+"""Build Gymnasium environments by name, choose reset modes of vector environments, and wrap MiniGrid environments."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ from polyplay.envs.spaces import declared_uses
 
 class Symbols(gymnasium.ObservationWrapper):
     """Default wrapper of MiniGrid environments. Observations have object, color and state of each visible cell, and the
-    agent's direction. All are class numbers, for one-hot inputs of a network. The mission, a text, is left out.
+    agent's direction, all as class numbers, for one-hot inputs of a network. The mission, a text, is left out.
     """
 
     note = "the mission, a text, is left out"
@@ -76,7 +76,7 @@ BATCHED = ("num_envs", "single_observation_space", "single_action_space")  # att
 
 
 def factory_keywords(make: Factory) -> set[str]:
-    """Return those of num_envs, autoreset_mode and vector_kwargs that a factory takes as keywords."""
+    """Return which of num_envs, autoreset_mode and vector_kwargs a factory takes as keywords."""
     try:
         parameters = inspect.signature(make).parameters
     except (TypeError, ValueError):
@@ -87,9 +87,9 @@ def factory_keywords(make: Factory) -> set[str]:
 def build_vector(make: Factory, n: int) -> Any:
     """Call a factory for `n` environments, and choose a reset mode that shows an episode's last observation.
 
-    If the factory takes an autoreset mode, try NEXT_STEP, then DISABLED. With reset options, try DISABLED first. If
-    Gymnasium's own vector environments come in the mode SAME_STEP, rebuild them in NEXT_STEP. Raises UserError if reset
-    options are given for an environment in another mode.
+    If the factory takes an autoreset mode, try NEXT_STEP, then DISABLED. With reset options, only DISABLED is allowed.
+    Gymnasium's own vector environments in another mode are rebuilt in an allowed mode. Raises UserError if reset
+    options are given for a different environment in another mode.
     """
     given = make if isinstance(make, ResetOptions) else None
     wanted = (OFF, NEXT) if given else (NEXT, OFF)
@@ -135,12 +135,12 @@ def _made_again(env: Any, mode: AutoresetMode) -> VectorEnv:
 
 
 def is_vector(env: object) -> bool:
-    """Tell whether `env` steps many lanes at once. Isaac Lab's environments do so, though they are not VectorEnvs."""
+    """Tell whether `env` steps many lanes at once, as Isaac Lab's environments do without being VectorEnvs."""
     return isinstance(env, VectorEnv) or all(hasattr(env, name) for name in BATCHED)
 
 
 def as_vector(env: Any) -> Any:
-    """Remove wrappers for single environments from an environment of many lanes. Return other objects unchanged."""
+    """Remove single environments' wrappers from an environment of many lanes. Return other objects unchanged."""
     inner = getattr(env, "unwrapped", env)
     return inner if not isinstance(env, VectorEnv) and is_vector(inner) else env
 
@@ -154,7 +154,7 @@ def named_mode(env: Any) -> Any:
 
 
 def autoreset_mode(env: Any) -> AutoresetMode | None:
-    """Return the reset mode of a vector environment. If it states none, return SAME_STEP, the only mode before
+    """Return the reset mode of a vector environment. Without a stated mode, return SAME_STEP, the only mode before
     Gymnasium 1.0. Return None for an unknown mode, or a single environment.
     """
     if not is_vector(env):
@@ -166,13 +166,13 @@ def autoreset_mode(env: Any) -> AutoresetMode | None:
 
 
 def resets_lanes(env: VectorEnv) -> bool:
-    """Tell whether `env` can reset chosen lanes at any time, in any reset mode. Gymnasium's and ale-py's do."""
+    """Tell whether `env` is Gymnasium's or ale-py's, which can reset chosen lanes at any time, in any reset mode."""
     inner = env.unwrapped
     return isinstance(inner, SyncVectorEnv | AsyncVectorEnv) or type(inner).__module__.startswith("ale_py.")
 
 
 def describe_resets(env: VectorEnv) -> str:
-    """Describe how lanes are reset, and which steps no row shows."""
+    """Describe how lanes are reset, and which steps the rows leave out."""
     mode = autoreset_mode(env)
     if mode is not AutoresetMode.SAME_STEP:
         return RESETS[mode]
@@ -182,7 +182,7 @@ def describe_resets(env: VectorEnv) -> str:
 
 def single_lane(make: Factory, title: str) -> gymnasium.Env | VectorEnv:
     """Make a single environment, or a vector environment of one lane (or of its fixed number of lanes). Raises
-    UserError if it is an EnvPool, or has an unsupported reset mode.
+    UserError for EnvPool's environments and unsupported reset modes.
     """
     env = build_vector(make, 1)
     if any(c.__module__.startswith("envpool.") for c in type(env).__mro__):
@@ -198,12 +198,12 @@ def single_lane(make: Factory, title: str) -> gymnasium.Env | VectorEnv:
 
 
 def mask_note(title: str) -> UserError:
-    """Return the error for a vector environment with action masks."""
+    """Return the error that a vector environment has action masks, which are not supported."""
     return UserError(f"{title}: has action masks, which vector environments do not support; return a single one")
 
 
 def check_lanes(envs: Envs, spec: EnvSpec) -> None:
-    """Raises UserError if the vector environment cannot have the lanes that `envs` describes."""
+    """Raise UserError if the vector environment cannot have the lanes of the pool's groups."""
     if not envs.fixed:
         why = f"a vector environment steps all its lanes at once, without at_once={envs.at_once}"
         raise UserError(f"{envs.title}: {why}")
@@ -214,7 +214,7 @@ def check_lanes(envs: Envs, spec: EnvSpec) -> None:
 
 
 def not_an_env(made: Any) -> str:
-    """Return why the result `made` of a function is not an environment, and a remedy; "" if it is an environment."""
+    """Return why `made` is not an environment, with a remedy, or "" if it is an environment."""
     name = type(getattr(made, "unwrapped", made)).__name__
     if isinstance(made, type):
         return f"returned the class {made.__name__}, not an environment: return {made.__name__}()"
@@ -234,7 +234,7 @@ def not_an_env(made: Any) -> str:
 
 
 def _space_flaw(env: Any) -> str:
-    """Return the first flaw of an environment's declared spaces, and a remedy. Return "" if there is none."""
+    """Return the first flaw of an environment's declared spaces, with a remedy, or "" without a flaw."""
     single = "single_" if is_vector(env) else ""
     for which in (f"{single}observation_space", f"{single}action_space"):
         space, name = getattr(env, which, None), type(env.unwrapped).__name__
@@ -270,8 +270,8 @@ ALLOWED = {  # option → allowed values
 
 
 def factory(name: str | Factory, kwargs: Mapping[str, Any], progress: Any = None) -> Factory:
-    """Return a function that builds the environment `name`, single or vector, with `kwargs`. The function takes the
-    other keywords of `name`. progress: see Envs. Raises UserError if there is no such environment, module or attribute.
+    """Return a function that builds the environment `name`, single or vector, with `kwargs`. The function takes other
+    keywords of the environment. progress: see Envs. Raises UserError if the module or its attribute does not exist.
     """
     if RESET in kwargs:
         plain = {k: v for k, v in kwargs.items() if k != RESET}
@@ -358,7 +358,7 @@ class ResetOptions:
         return self.at(1.0 if self.progress is None else 1.0 - self.progress.remaining)
 
     def give(self, env: Any) -> Any:
-        """Pass the options to all resets of an environment; return it. Raises UserError if reset() takes no options."""
+        """Pass the options to all resets of `env`, and return `env`. Raises UserError if reset() takes no options."""
         inner = getattr(env, "unwrapped", env)
         if not _takes(inner, "options"):
             need = "write def reset(self, *, seed=None, options=None)"
@@ -391,7 +391,7 @@ def _refusal(option: str, name: str, why: str) -> UserError:
 
 
 def imported(name: str, option: str = "--env") -> Callable[..., Any]:
-    """Return the callable named "module:attribute". Raises UserError if it does not exist or is not callable."""
+    """Return the callable named "module:attribute". Raises UserError if no such callable exists."""
     module, _, attribute = name.partition(":")
     found = _import(module, name, option)
     try:
@@ -437,8 +437,8 @@ def _hint(name: str) -> str:
 
 
 def build_env(make: Factory, title: str) -> Any:
-    """Build the environment of `make`, single or vector. A turn-based PettingZoo environment is converted to a parallel
-    one. Raises UserError if building fails, or if the result is not an environment.
+    """Build the single or vector environment of a factory. A turn-based PettingZoo environment is converted to a
+    parallel one. Raises UserError if building fails, or if the result is not an environment.
     """
     try:
         with seeding_torch():
@@ -481,9 +481,9 @@ def inspect_env(env: Any, title: str) -> EnvSpec:
 
 
 def describe(name: str | Factory, options: Mapping[str, object], timed: bool = False) -> EnvSpec:
-    """Build an environment, describe it by its spaces and the info of a reset, and close it. timed: measure the time of
-    a step if the environment is Gymnasium's own. Raises UserError if the environment cannot be built or is not
-    supported.
+    """Build an environment, describe it by its spaces and by the info of a reset, and close it. timed: whether to
+    measure the time of a step of Gymnasium's own environments. Raises UserError if the environment cannot be built or
+    is not supported.
     """
     title = title_of(name)
     make = factory(name, options)
@@ -510,7 +510,7 @@ WINDOW, WINDOWS = 0.005, 5  # seconds of a measurement of a step, and number of 
 
 
 def step_time(env: gymnasium.Env) -> float:
-    """Measure seconds per random step, including resets. 0: a wrapper is not Gymnasium's own, or a step fails."""
+    """Measure seconds per random step, including resets. Return 0 if a wrapper is not Gymnasium's or a step fails."""
     if any(type(layer).__module__.partition(".")[0] != OWN for layer in wrappers_of(env)):
         return 0.0
     try:
@@ -533,7 +533,7 @@ def _window(env: gymnasium.Env, actions: list[Any]) -> float:
 
 
 def _described(env: Any, make: Factory, title: str) -> EnvSpec:
-    """Describe `env`, made by `make`, by its spaces and a reset's info. Raises UserError if it is not supported."""
+    """Describe `env`, made by `make`, by its spaces and a reset's info. Raises UserError if `env` is unsupported."""
     spec = inspect_env(env, title)
     if is_vector(env):
         text = {**spec.describe, "vector": type(env.unwrapped).__name__, "resets": describe_resets(env)}
@@ -554,7 +554,7 @@ def _described(env: Any, make: Factory, title: str) -> EnvSpec:
 
 
 def _unknown_keyword(why: BaseException | None, name: str | Factory, options: Mapping[str, object]) -> UserError | None:
-    """Return the error for an option that the environment does not take. Return None if `why` is another error."""
+    """Return the error for an option that the environment does not take, or None if `why` is another error."""
     found = UNEXPECTED.search(str(why)) if isinstance(why, TypeError) else None
     if found is None or found[1] not in options or found[1] == "render_mode":  # --video sets render_mode
         return None
@@ -578,7 +578,7 @@ def _keywords(name: str | Factory) -> list[str]:
 
 
 def one_line(e: BaseException) -> str:
-    """Format an error as 'ValueError: text (file.py:12)'. The place in parentheses is that of the innermost frame."""
+    """Format an error as 'ValueError: text (file.py:12)', with the file and line of the innermost frame."""
     if isinstance(e, SystemExit):
         return f"it {user_modules.ending(e)}"
     text = " ".join(str(e).split())

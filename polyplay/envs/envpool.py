@@ -1,17 +1,17 @@
 """Environments of the library EnvPool, such as `envpool:Pong-v5`, which EnvPool's threads step.
 
-Fixed groups of lanes use EnvPool's arrays without a copy. The code works around this behavior of EnvPool 1.2.5, which
+The rows of fixed groups are EnvPool's arrays, not copies. The code works around this behavior of EnvPool 1.2.5, which
 bench/third_party.py checks again:
 
-- The step after an episode's end resets the environment, ignores the action, and gives reward 0, as our rows do. But
-  after a lost life with episodic_life=True, that step is not a reset, and `elapsed_step` continues. So a row is
-  `first` if the row before ended an episode.
+- The step after an episode's end resets the environment, ignores the action, and gives reward 0, as our rows do. After
+  a lost life with episodic_life=True, that step does not reset, and `elapsed_step` continues. The pool marks a row as
+  `first` if the lane's previous row ended an episode.
 - With episodic_life=True, `terminated` means a lost life, and info["terminated"] means that the game is over.
-- `truncated` is set at max_episode_steps even if the episode terminates there. In Atari games, info is right.
-- Its seeds are fixed when an EnvPool is made, and reset(seed=) is ignored.
-- num_threads=0 means min(batch_size, cores), so one thread with batch_size=1. We always pass a number.
-- With batch_size=n, recv waits for exactly n lanes, forever if fewer step. at_once=n receives lanes one by one.
-- A lower bound that was never set is the smallest positive number of its dtype. It would clip negative actions to 0.
+- At max_episode_steps, `truncated` is set even if the episode terminates. In Atari games, info["terminated"] is right.
+- An EnvPool fixes its seeds when it is made, and ignores reset(seed=).
+- num_threads=0 means min(batch_size, cores), so one thread with batch_size=1. The pool always passes a number.
+- With batch_size=n, recv blocks until n lanes have stepped. With at_once=n, the pool receives lanes one by one.
+- A lower bound that was never set is the smallest positive number of its dtype, which would clip negative actions to 0.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class EnvPoolTask(NamedTuple):
 
 
 def ask(envs: Envs) -> EnvPoolTask:
-    """Ask EnvPool to describe a task. Raises UserError if EnvPool is missing, or the task or an option is unknown."""
+    """Ask EnvPool to describe a task. Raises UserError if EnvPool is missing, or if it lacks the task or an option."""
     pool, name = _module(), envs.title.removeprefix("envpool:")
     known = pool.list_all_envs()
     if name not in known:
@@ -108,7 +108,7 @@ def options_of(envs: Envs, known: Iterable[str]) -> dict[str, Any]:
 
 
 def _action_space(space: gym.Space, title: str) -> gym.Space:
-    """Return the action space, with infinite bounds where EnvPool set none. Raises UserError: not Discrete or a Box."""
+    """Return the action space, with infinite bounds where EnvPool set none. Raises UserError if it is not supported."""
     if not isinstance(space, gym.Discrete | gym.Box):
         supported = "supported are Discrete and Box of floats"
         raise UserError(f"{title}: actions {space} are not supported with EnvPool; {supported}")
@@ -140,8 +140,8 @@ def describe(envs: Envs) -> EnvSpec:
 
 
 def reader(space: gym.Space, spec: Spec, n: int) -> Callable[[Tree], Tree]:
-    """Return a function that converts EnvPool's observations to rows' dtypes, with Discrete values counted from 0. The
-    function raises EnvFailure.
+    """Return a function that converts EnvPool's observations to the dtypes of rows and counts Discrete values from 0.
+    The function raises EnvFailure if a shape is wrong.
     """
     if isinstance(space, gym.Dict):
         inner = {k: reader(s, spec[k], n) for k, s in space.spaces.items() if k in spec}
@@ -165,7 +165,7 @@ class EnvPoolPool(BasePool):
     """A pool of EnvPool's environments, for one thread. Each group of lanes is a separate EnvPool. Errors in EnvPool's
     C++ code end the process.
 
-    With at_once=n, recv gives n lanes, or all that step if fewer, because EnvPool cannot tell which lanes are ready.
+    With at_once=n, recv waits for n lanes, or for all if fewer step: EnvPool cannot tell which lanes are ready.
     """
 
     unsaved = "EnvPool cannot save a game"
@@ -200,7 +200,7 @@ class EnvPoolPool(BasePool):
         return made
 
     def recv(self, timeout: float | None = None) -> tuple[Lanes, Batch]:
-        """See Pool. Ignores `timeout`, because every step ends. Raises RuntimeError if nothing was sent."""
+        """See Pool. `timeout` is ignored, because every step ends. Raises RuntimeError if no actions were sent."""
         self._check_open()
         if not self.fixed:
             stepping = int((self._where == STEPPING).sum())
@@ -212,7 +212,7 @@ class EnvPoolPool(BasePool):
         return lanes, self._receive(lanes.start // self._width, lanes)[1] if isinstance(lanes, slice) else rows
 
     def _receive(self, group: int, expected: slice | None) -> tuple[Any, Batch]:
-        """Return lanes and rows of a group's next batch. expected: the lanes it must have, in order; None: any."""
+        """Return the lanes and rows of a group's next batch. expected: the batch must have these lanes, in order."""
         obs, reward, terminated, truncated, info = self._pools[group].recv()
         lanes = info["env_id"].astype(np.int64) if expected is None else expected
         if expected is not None and (info["env_id"] != np.arange(self._width)).any():
@@ -235,7 +235,7 @@ class EnvPoolPool(BasePool):
         self._pools[group].send(self._act(action), (numbers - group * self._width).astype(np.int32))
 
     def close(self) -> None:
-        """Delete the EnvPools. Each waits for its threads."""
+        """Delete the EnvPools. Each deletion waits for EnvPool's threads."""
         super().close()
         self._pools.clear()
 

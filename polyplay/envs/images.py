@@ -1,8 +1,8 @@
-"""Find images in observations: which parts are images, and how they lie in a row. This module imports no torch.
+"""Find images in observations, and convert them to the layout of rows. This module does not import torch.
 
 Networks take an image as uint8 [planes, height, width]. An environment may give an image as [H, W], [H, W, C],
-[C, H, W], [S, H, W, C] or [S, C, H, W], with C color planes and S stacked frames. In rows, it is [C, H, W] or
-[S·C, H, W]. One strided copy writes it there.
+[C, H, W], [S, H, W, C] or [S, C, H, W], with C color planes and S stacked frames. A row holds the image as [C, H, W] or
+[S·C, H, W], written by one strided copy.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ BARE = "obs"  # name of an observation that is a single array
 
 @dataclass(frozen=True)
 class ImageOptions:
-    """Options about images. The value 0 or () means what the environment gives.
+    """Options about images. The values 0, False and () keep what the environment gives.
 
     leaves: paths of images; None: all parts that look like images.
     stack: number of stacked frames.
@@ -73,9 +73,9 @@ def read_image_options(
 
 @dataclass(frozen=True)
 class ImageLayout:
-    """Layout of an environment's image, and its layout in a row (the data of one step).
+    """Layout of an image in the environment and in a row, which holds the data of one step.
 
-    axes: numbers of the image's axes in the order stack, color, height, width, without missing axes.
+    axes: the image's axis numbers in the order stack, color, height, width; missing axes are left out.
     shape: the image's shape in a row, [planes, H, W].
     """
 
@@ -117,8 +117,9 @@ def image_leaves(obs: Spec) -> list[str]:
 def image_layout(space: gym.Space, least: int = SMALLEST) -> ImageLayout | None:
     """Return the layout of the image that a space describes, or None if the space is not that of an image.
 
-    An image is a Box of bytes with two sides of at least `least` pixels. The first or the last axis holds the planes,
-    if it is shorter than both sides. With four axes, the first counts stacked frames, and the others follow this rule.
+    An image is a Box of bytes, at least `least` pixels high and wide. Of three axes, the first or the last holds the
+    planes, if it is shorter than the others. Of four axes, the first counts stacked frames; the others follow this
+    rule.
     """
     if not isinstance(space, gym.Box) or space.dtype != np.uint8 or len(space.shape) not in (2, 3, 4):
         return None

@@ -1,4 +1,4 @@
-"""Describe the environments of an `Envs`, and open a pool (which steps many environments) for them."""
+"""Describe the environments of an `Envs`, and open a pool that steps them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _described: ContextVar[list[tuple[Envs, EnvSpec]] | None] = ContextVar("describe
 
 @contextlib.contextmanager
 def known_spec(spec: EnvSpec) -> Iterator[None]:
-    """Within this context, use `spec` as the description of all environments. None is built to describe it."""
+    """Within this context, use `spec` as the description of all environments, and build none to describe it."""
     token = _known.set(spec)
     try:
         yield
@@ -48,7 +48,7 @@ def known_spec(spec: EnvSpec) -> Iterator[None]:
 
 @contextlib.contextmanager
 def remembering() -> Iterator[None]:
-    """Within this context, remember descriptions of Gymnasium environments, so that each is described only once."""
+    """Within this context, describe each Gymnasium environment only once."""
     token = _described.set([])
     try:
         yield
@@ -57,7 +57,7 @@ def remembering() -> Iterator[None]:
 
 
 def describe(envs: Envs) -> EnvSpec:
-    """Describe a lane (parallel environment). Raises UserError if it is unknown, or the lanes make no whole matches."""
+    """Describe a lane of `envs`. Raises UserError if the environment is unknown, or the lanes make no whole matches."""
     spec = _spec_of(envs)
     _check(envs, spec)
     return spec
@@ -65,7 +65,7 @@ def describe(envs: Envs) -> EnvSpec:
 
 def whole_matches(envs: Envs) -> Envs:
     """Return `envs` with the number of lanes rounded up to whole matches, or set to the fixed number of a vector
-    environment. Raises UserError if the environment cannot have these lanes.
+    environment. Raises UserError if the environment cannot have this number of lanes.
     """
     if "spec" in envs.__dict__:  # checked already
         return envs
@@ -114,7 +114,7 @@ def _own(envs: Envs) -> Any:
 
 
 def _describe_here(envs: Envs) -> EnvSpec:
-    """Describe `envs` in this process. The global random generators stay unchanged."""
+    """Describe `envs` in this process, and leave the global random generators unchanged."""
     generators = GlobalGenerators(0)
     generators.enter()
     try:
@@ -144,7 +144,7 @@ SHARE = 1.5e-4  # seconds of stepping per turn that are worth another process
 
 
 def split_steps(envs: Envs) -> tuple[bool, int]:
-    """Return whether the caller's thread steps environments, and how many processes do. Rows do not depend on this."""
+    """Return whether the caller's thread steps environments, and how many processes do. The split changes no rows."""
     if envs.inline:
         return True, 0
     sides, turn = min(envs.workers or cores(), units_of_turn(envs)), envs.spec.step_time * units_of_turn(envs)

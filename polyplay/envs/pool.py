@@ -1,8 +1,8 @@
-"""Describe environments (`Envs`, `EnvSpec`), and the base class of pools, which step many of them in parallel (`Pool`).
+"""Describe environments (`Envs`, `EnvSpec`), and define the base class of pools, which step environments (`Pool`).
 
-A pool has lanes (parallel environments) and gives a row (the data of one step) of each. If a row has `terminated` or
-`truncated`, it holds the real last observation of its episode, and the action sent for it is ignored. The lane's next
-row has `first` set, and begins the next episode. The module also converts an `EnvSpec` to JSON and back.
+A pool steps lanes (parallel environments). Each step of a lane gives a row. A row with `terminated` or `truncated`
+holds the real last observation of its episode, and the action sent for the row is ignored. The lane's next row has
+`first` set, and begins the next episode.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ Lanes = slice | np.ndarray  # a slice: a fixed group, whose rows are views; int6
 
 
 def need(good: bool, text: str) -> None:
-    """Raise UserError with the message `text` if `good` is false."""
+    """Raise UserError(text) if `good` is false."""
     if not good:
         raise UserError(text)
 
@@ -52,18 +52,18 @@ def need(good: bool, text: str) -> None:
 class EnvSpec:
     """Description of the observations and actions of one lane (parallel environment).
 
-    describe: text to print about the environment.
+    describe: facts about the environment, to print.
     classes: number of values of each Discrete observation, and `nvec` of each MultiDiscrete one.
     mask: bool fields that mark legal actions, see the module `masks`.
     vector: whether the factory makes vector environments.
-    width: number of lanes of such a vector environment; 0: any number.
+    width: number of lanes that a vector environment has; 0: any number.
     spaces: the environment's spaces as JSON.
-    images: paths of the images that the user named; None: images are detected.
+    images: paths of the images that the user named; None: images are found by their spaces.
     view: how images are converted, see `image_view`.
 
     For environments with several players (each player is a lane):
     seats: number of players of a match.
-    teams, kinds: team and kind of each seat (place of a player), in order. Seats of one kind have equal spaces.
+    teams, kinds: team and kind of each seat (place of a player). Seats of one kind have equal spaces.
     events: names of the events that rows count.
     team_reward: whether rows have a `team_reward`.
     bots: scripted players, {name: "module:callable"}, see lane.load_bot.
@@ -72,7 +72,7 @@ class EnvSpec:
     tasks: names of the tasks.
     order: task numbers; lane i always plays task `order[i % len(order)]`.
     parts: description of each task.
-    task_input: how networks are given the task. Unless this is "none", observations are {"seen", "task"}.
+    task_input: how networks get the task, see `Envs`. Unless it is "none", observations are {"seen", "task"}.
     """
 
     obs: Spec
@@ -105,14 +105,14 @@ class EnvSpec:
 
     @property
     def sides(self) -> tuple[int, ...]:
-        """Number of the team of each seat (place of a player), from 0. Without declared teams, each seat is a team."""
+        """Number of each seat's team, from 0. Without declared teams, each seat is a separate team."""
         teams = self.teams or range(self.seats)
         numbers = {team: i for i, team in enumerate(sorted(set(teams)))}
         return tuple(numbers[team] for team in teams)
 
     @property
     def own_fields(self) -> Spec:
-        """Fields of a row that only environments with several players or several tasks have."""
+        """Fields of rows that only environments with several players or several tasks have."""
         events = {"events": Field((len(self.events),), "float32")} if self.events else {}
         task = {"task": Field((), "int64")} if self.tasks else {}
         return {**events, **task, **({"team_reward": Field((), "float32")} if self.team_reward else {})}
@@ -123,7 +123,7 @@ class EnvSpec:
 
 
 class Pool(ABC):
-    """Base class of pools. A pool steps lanes (parallel environments) of one kind.
+    """Base class of pools. A pool steps lanes (parallel environments) that have the same `spec`.
 
     Methods that are not abstract are for features that most pools lack: matches of several players, images for people,
     a varying number of lanes, and saved states.
@@ -144,12 +144,10 @@ class Pool(ABC):
 
     @abstractmethod
     def recv(self, timeout: float | None = None) -> tuple[Lanes, Batch]:
-        """Wait for lanes that are ready. Return these lanes and their rows (the results of their steps), in the same
-        order. The arrays are valid until send() for these lanes. The first row of each lane has the observation of its
-        reset.
+        """Wait for lanes that have stepped. Return their numbers and their rows, in the same order. The arrays are
+        valid until send() for these lanes. The first row of a lane holds the observation of its reset.
 
-        timeout: seconds to wait; None: no limit. The pools of ale-py and EnvPool ignore it, because their steps always
-        end.
+        timeout: seconds to wait; None: no limit. Ignored by the pools of ale-py and EnvPool, whose steps always end.
         Raises TimeoutError; EnvFailure if an environment failed; Closed after close().
         """
 
@@ -164,21 +162,21 @@ class Pool(ABC):
         """Close all environments and processes. Further calls have no effect."""
 
     def picture(self, lane: int) -> tuple[np.ndarray, float] | None:
-        """Render a lane for people: an RGB image, uint8 [H, W, 3], and images per second. None: there are no images."""
+        """Return an RGB image of a lane, uint8 [H, W, 3], and images per second, or None if nothing is rendered."""
         return None
 
     # ---------------------------------------------------------------------------------------- matches
 
     def pause_matches(self, on: bool) -> None:
-        """Hold all matches if `on` is true, else release them. A held match that has finished does not restart, and its
-        lanes give only `first` rows, so no transitions. After its release, it restarts in its next step. Raises
+        """Hold all matches if `on` is true, else release them. A held match that has ended does not restart, and its
+        lanes give only `first` rows, which are no transitions. A released match restarts in its next step. Raises
         ValueError if the pool has no matches.
         """
         raise ValueError(f"{self.title}: has no matches to hold")
 
     def seats_of(self, lanes: Lanes) -> Seats | None:
-        """Return the states of all matches, and the match and seat (place of a player) of each of these lanes. They are
-        valid until send() for the lanes. Return None if the environment does not share its matches' states.
+        """Return the states of all matches, and the match and seat (place of a player) of each of these lanes. The
+        arrays are valid until send() for the lanes. Return None if the environment does not share such states.
         """
         return None
 
@@ -186,12 +184,12 @@ class Pool(ABC):
 
     @property
     def ready(self) -> int:
-        """Number of lanes whose rows recv has not given yet. In a pool with fixed groups, the number is 0."""
+        """Number of lanes with a row that recv has not returned yet. A pool with fixed groups has 0."""
         return 0
 
     @property
     def wanted(self) -> int:
-        """Number of lanes that should exist, as set by scale(). They are the first lanes."""
+        """Number of lanes that should exist, from lane 0 on, as set by scale()."""
         return self.lanes
 
     @property
@@ -200,25 +198,25 @@ class Pool(ABC):
         return self.lanes
 
     def scale(self, n: int) -> None:  # noqa: B027 - lanes that stay need nothing
-        """Keep the first `n` lanes. recv gives every other lane once more; then call part(). Fixed lanes: no effect."""
+        """Keep the first `n` lanes. recv returns each other lane once more, for part(). Fixed lanes stay."""
 
     def part(self, lanes: np.ndarray) -> None:
-        """End these surplus lanes (int64 [n]). Call part() for such lanes instead of send()."""
+        """End surplus lanes (int64 [n]) that recv has returned. The caller sends them no actions."""
         raise ValueError(f"{self.title}: its lanes are fixed")
 
     def waits(self) -> tuple[float, float] | None:
-        """Return the seconds that environments waited for actions, and the number of waits; None: not counted."""
+        """Return the seconds that environments waited for actions, and the number of waits, or None if not counted."""
         return None
 
     # ------------------------------------------------------------------------------------------ state
 
     def state(self) -> Batch | None:
-        """Return the lanes' state, all that decides their future, as arrays. None: not possible, see `unsaved`."""
+        """Return all data that decide the lanes' future, as arrays, or None if this is impossible (see `unsaved`)."""
         return None
 
     def load(self, state: Batch) -> None:
-        """Restore a result of state() bitwise, including which lanes wait for actions. Raises ValueError if the pool
-        has no states.
+        """Restore bitwise a state that state() returned, including which lanes wait for actions. Raises ValueError if
+        the pool has no states.
         """
         raise ValueError(f"{self.title}: has no state to load: {self.unsaved}")
 
@@ -228,8 +226,8 @@ class Pool(ABC):
 
 @dataclass(frozen=True)
 class Envs:
-    """Description of a pool of environments, from which open() makes the pool. A description is cheap to make and can
-    be pickled. A callable `name` is pickled by cloudpickle.
+    """Description of a pool of environments, which is cheap to make and can be pickled. open() makes the pool. A
+    callable `name` is pickled by cloudpickle.
 
     name: "ALE/Pong-v5" (any Atari game), a Gymnasium id, "toy:catch", "module:callable", "module:EnvId-v0",
     "envpool:Task-v1", or a callable that returns a gymnasium.Env or VectorEnv.
@@ -279,7 +277,7 @@ class Envs:
 
     @property
     def fixed(self) -> bool:
-        """Whether recv gives fixed groups of lanes in turn, not whichever are ready. A single group has all lanes."""
+        """Whether recv returns fixed groups of lanes in turn, not the lanes that are ready. One group has all lanes."""
         return not self.at_once
 
     @property
@@ -289,22 +287,23 @@ class Envs:
 
     @cached_property
     def spec(self) -> EnvSpec:
-        """The description of a lane (parallel environment), made once. A Gymnasium environment is built for this, in a
-        separate process unless `inline` is true. Raises UserError if the environment is unknown or not supported.
+        """The description of a lane (parallel environment), made once. A Gymnasium environment is built to be
+        described, in a separate process unless `inline` is true. Raises UserError if the environment is unknown or not
+        supported.
         """
         from polyplay.envs.make import describe
 
         return describe(self)
 
     def share(self, **changes: Any) -> Envs:
-        """Return a copy with these changes. The copy has the same `spec`, which is not made again."""
+        """Return a copy with these changes, and with the same `spec`, which is not made again."""
         other = replace(self, **changes)
         if "spec" in self.__dict__:
             other.__dict__["spec"] = self.spec
         return other
 
     def open(self, seed: int, lane: int = 0) -> Pool:
-        """Open the pool. lane: number of its first lane in the run. `seed` and a lane's number decide its seed."""
+        """Open the pool. lane: number of its first lane in the run. A lane's seed depends on `seed` and its number."""
         from polyplay.envs.make import connect
 
         return connect(self, seed, lane)
@@ -330,9 +329,9 @@ ATARI57 = "@atari57"  # name of the list of the literature's 57 Atari games
 
 
 def task_words(name: object) -> list[tuple[str, int]]:
-    """Return the tasks that `name` lists as [(name, weight), …], or [] if it names one environment. Tasks are given as
-    "ALE/Pong-v5,ALE/Breakout-v5:2", or as @atari57. Raises UserError if a task is given twice, a list is unknown, or
-    all weights are 0.
+    """Return the tasks that `name` lists as [(name, weight), …], or [] if `name` is one environment. A list is written
+    as "ALE/Pong-v5,ALE/Breakout-v5:2" or @atari57. Raises UserError if a task is given twice, a list is unknown, or all
+    weights are 0.
     """
     given = re.split(r",(?![^(]*\))", name) if isinstance(name, str) else []  # game:spiel:mnk(m=4,n=5) is one name
     if len(given) < 2 and not str(name).startswith("@"):
@@ -368,7 +367,7 @@ def title_of(name: str | Factory) -> str:
 
 
 def lane_seeds(seed: int, lane: int, n: int) -> np.ndarray:
-    """Return seeds of lanes `lane` … `lane + n - 1`: int64 [n] in 0 … 2³¹-1, distinct in a run, without a pattern."""
+    """Return the seeds of lanes `lane` … `lane + n - 1`: int64 [n] in 0 … 2³¹-1, pseudorandom and distinct in a run."""
     key = np.random.SeedSequence(seed % 2**64).generate_state(2, np.uint64)
     mask = np.uint64(2**31 - 1)
     x = (np.arange(lane, lane + n, dtype=np.uint64) + (key[0] & mask)) & mask
@@ -383,7 +382,7 @@ Options = TypeVar("Options")
 
 
 def options(kind: Callable[..., Options], given: Mapping[str, object], title: str) -> Options:
-    """Make `kind(**given)`, where `kind` is a dataclass of options. Raises UserError, see check_options."""
+    """Make `kind(**given)`, where `kind` is a dataclass of options. Raises UserError like check_options."""
     check_options(given, {f.name: f.default for f in fields(kind)}, title)  # type: ignore[arg-type]
     return kind(**given)
 
@@ -405,7 +404,7 @@ def check_options(given: Mapping[str, object], defaults: Mapping[str, object], t
 
 
 def closest_names(name: str, known: Iterable[str]) -> str:
-    """Return ', did you mean …?' with the known name that is closest to `name`, or "" if none is close."""
+    """Return ', did you mean …?' with the known name closest to `name`, or "" if no name is close."""
     lower = {k.lower(): k for k in known}
     found = difflib.get_close_matches(name.lower(), lower, n=1, cutoff=0.5)
     return f", did you mean {lower[found[0]]!r}?" if found else ""
@@ -443,13 +442,13 @@ def space_to_json(space: gym.Space) -> Row:
 
 
 def _numbers(ends: np.ndarray) -> Any:
-    """Convert bounds to text, because JSON has no infinity: a list of numbers, or one number if all are equal."""
+    """Convert bounds to text, because JSON has no infinity. Return a list of texts, or one text if all are equal."""
     flat, read = ends.ravel(), _reader(ends.dtype)
     return repr(read(flat[0])) if flat.size and (flat == flat[0]).all() else [repr(read(x)) for x in flat]
 
 
 def _reader(dtype: np.dtype) -> Callable[[Any], int | float]:
-    """Return int or float, to read numbers of this dtype or their text. Integers can have more digits than a float."""
+    """Return the type to read numbers of this dtype. For integers it is int, which has more digits than float."""
     return float if dtype.kind == "f" else int
 
 
@@ -484,7 +483,7 @@ def spec_of_spaces(seen: gym.Space, acted: gym.Space, title: str, uses: Any = No
 
     seen: may contain a mask of legal actions.
     uses: see conditional_actions.
-    note: more text about observations.
+    note: text to add to the description of observations.
     Raises UserError if a space is not supported.
     """
     shown = masks.without_mask(seen)
@@ -501,7 +500,7 @@ def spec_of_spaces(seen: gym.Space, acted: gym.Space, title: str, uses: Any = No
 
 
 def of_spec(spec: EnvSpec) -> tuple[gym.Space, gym.Space]:
-    """Return the declared spaces of observations and actions. If there are none, return spaces that fit the spec."""
+    """Return the declared spaces of observations and actions, or spaces that fit the spec if none are declared."""
     if spec.spaces is not None:
         return space_from_json(spec.spaces["observation"]), space_from_json(spec.spaces["action"])
     made = {path: _observed(field, spec.classes.get(path, 0)) for path, field in tree.leaves(spec.obs)}
@@ -509,8 +508,8 @@ def of_spec(spec: EnvSpec) -> tuple[gym.Space, gym.Space]:
 
 
 def byte_bounds(spec: EnvSpec) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """Return {path: (low, high)} for every part of observations that is a Box of bytes. The bounds are arrays: the
-    declared bounds, or else 0 and 255.
+    """Return {path: (low, high)} for every part of observations that is a Box of bytes. The bounds are arrays: as
+    declared, or else 0 and 255.
     """
     fields = {path: f for path, f in tree.leaves(spec.obs) if f.dtype == "uint8" and path not in spec.classes}
     if not fields:
@@ -522,8 +521,8 @@ def byte_bounds(spec: EnvSpec) -> dict[str, tuple[np.ndarray, np.ndarray]]:
 
 
 def network_view(spec: EnvSpec) -> tuple[list[Any], list[Any]]:
-    """Return all that decides the shape of a network: the parts of observations in order, with numbers of values and
-    bounds of bytes, and the parts of actions.
+    """Return all that decides a network's shape: the parts of observations in order, with numbers of values and bounds
+    of bytes, and the parts of actions.
     """
     bounds = {path: tuple(end.tobytes() for end in ends) for path, ends in byte_bounds(spec).items()}
     images = spec.image_leaves
@@ -532,7 +531,7 @@ def network_view(spec: EnvSpec) -> tuple[list[Any], list[Any]]:
 
 
 def describe_views(spec: EnvSpec, other: EnvSpec) -> tuple[tuple[str, str], tuple[str, str]]:
-    """Describe how two specs differ. Return (texts of both specs' observations, texts of both specs' actions)."""
+    """Describe two specs for a comparison. Return (texts of both specs' observations, texts of both specs' actions)."""
     shown = [spaces.describe_fields(s.obs) for s in (spec, other)]
     taken = [spaces.describe_actions(s.action) for s in (spec, other)]
     if len({*shown}) == 1:
@@ -541,7 +540,7 @@ def describe_views(spec: EnvSpec, other: EnvSpec) -> tuple[tuple[str, str], tupl
 
 
 def box_parts(spec: EnvSpec) -> dict[str, gym.Box]:
-    """Return {path: Box} of the parts of observations that are declared as a Box. Images have the layout of rows."""
+    """Return {path: Box} of the parts of observations that are a Box. The Box of an image has the layout of rows."""
     found = tree.leaves(_tree_of(of_spec(spec)[0]))
     return {path: _as_in_rows(space) for path, space in found if isinstance(space, gym.Box)}
 
@@ -552,7 +551,7 @@ def _as_in_rows(space: gym.Box) -> gym.Box:
 
 
 def _tree_of(space: gym.Space) -> Any:
-    """Return the parts of a space as nested dicts. Each leaf is a space without parts."""
+    """Return a space as nested dicts, whose leaves are spaces without parts."""
     inner = subspaces(space)
     return space if inner is None else {key: _tree_of(part) for key, part in inner.items()}
 

@@ -1,6 +1,7 @@
 """Rules that an environment must follow, as listed in rules.toml.
 
-`polyplay check` checks all rules. Training checks those that one step can break. Messages end with the rule's name.
+`polyplay check` checks all rules. Training checks the rules that a single step can break. Messages end with the rule's
+name.
 """
 
 from __future__ import annotations
@@ -76,7 +77,7 @@ def rule_message(violation: SpaceViolation) -> str:
 
 
 def image_flaw(obs: Spec) -> str:
-    """Return why networks reject the first image that is not uint8 with planes first, or "" if they reject none."""
+    """Return why networks reject the first image that is not uint8 with planes first, or "" if no image is rejected."""
     return next(filter(None, (_flaw_of(path, field) for path, field in tree.leaves(obs))), "")
 
 
@@ -92,8 +93,8 @@ def _flaw_of(path: str, obs: Field) -> str:
 
 
 def flat_images(obs: Spec, other: bool = False) -> list[str]:
-    """Describe parts that look like images, but that a network for vectors reads as numbers. other: only those whose
-    layout networks for images do not take.
+    """Describe parts that look like images, but that a network for vectors reads as numbers. other: omit the parts that
+    networks for images can take.
     """
     found = [(path, f) for path, f in tree.leaves(obs) if f.dtype == "uint8" and len(f.shape) in (2, 3, 4)]
     seen = [(path, f.shape) for path, f in found if sorted(f.shape)[-2] >= SMALLEST and not (other and is_image(f))]
@@ -128,8 +129,8 @@ def critics_flaw(action: ActionSpec) -> str:
 
 
 def rng_of(env: object) -> int:
-    """Identify an environment's random generator after a reset. The result is the seed of `np_random`, or a checksum of
-    the generator's state if the seed is unknown. -1 means that there is no generator.
+    """Identify an environment's random generator after a reset, by the seed of `np_random`, or by a checksum of the
+    generator's state if the seed is unknown. Return -1 if the environment has no generator.
     """
     inner = getattr(env, "unwrapped", env)
     seed = getattr(inner, "_np_random_seed", None)
@@ -172,12 +173,11 @@ def wrapped_parts(env: Any) -> list[Any]:
 
 
 def _is_stepped(part: Any) -> bool:
-    """Tell whether the class of `part` defines step(), as the classes of environments and simulators do."""
     return not isinstance(part, type | ModuleType) and callable(getattr(type(part), "step", None))
 
 
 def take(env: Any, owner: object, title: str) -> None:
-    """Record the owner of an environment and of its parts. Raises UserError if a part already has another owner."""
+    """Record the owner of an environment and of all that it wraps. Raises UserError if another owner has a part."""
     parts = wrapped_parts(env)
     for part in parts:
         if id(part) in _taken and _taken[id(part)][1] is not owner:
@@ -191,7 +191,7 @@ def give_back(owner: object) -> None:
 
 
 def check_second(build: Callable[[], Any], first: Any, title: str) -> None:
-    """Raises UserError if `build` returns `first` (now closed) again, or an environment with a part of `first`."""
+    """Raises UserError if `build` returns the closed environment `first`, or an environment with a part of `first`."""
     try:
         second = build()
     except UserError:  # perhaps only one environment can exist at a time
@@ -205,7 +205,7 @@ def check_second(build: Callable[[], Any], first: Any, title: str) -> None:
 
 
 def twice(title: str, part: Any) -> UserError:
-    """Return the error for a part that two environments share."""
+    """Return the error for two environments that share `part`."""
     name = type(getattr(part, "unwrapped", part)).__name__
     why = f"returned the same environment twice ({name}), but every lane needs its own"
     return UserError(f"{title}: the function {why}: build it inside the function {rule_suffix('copies')}")

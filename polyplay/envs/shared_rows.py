@@ -14,16 +14,17 @@ from polyplay.envs.spaces import fields
 
 
 class Seating:
-    """Assignment of lanes to the seats (places of players) of matches with `seats` players each. A lane is one player.
+    """Assignment of lanes (one player each) to the seats (places of players) of matches with `seats` players each.
 
     With one agent in all seats (`agents` is 1), match m has lanes m·seats … (m+1)·seats − 1, in the order of the seats.
-    With several agents, agent j has lanes j·lanes/agents …, and a match has equally many lanes of each agent. If there
-    are more agents than seats, a match has one lane of each of `seats` agents. `draw` draws the seats of these lanes.
-    An agent's lanes in a match have adjacent seats. So an agent has whole teams if seats are in the order of teams.
+    With several agents, agent j has the j-th of `agents` equal blocks of lanes, and a match has equally many lanes of
+    each agent. With more agents than seats, a match has one lane of each of `seats` agents. `draw` draws the seats of
+    the lanes. An agent's lanes in a match have adjacent seats, so agents play whole teams if each team has adjacent
+    seats.
     """
 
     def __init__(self, lanes: int, seats: int, agents: int = 1, seed: int = 0, lane: int = 0):
-        """lane: number of the first lane in the run. `lane` and `seed` decide the draws. Raises UserError."""
+        """lane: number of the first lane in the run. The draws depend on `lane` and `seed`. Raises UserError."""
         check_seats(lanes, seats, agents)
         self.matches = lanes // seats
         self.blocks = min(agents, seats)  # number of blocks of adjacent seats in a match; `draw` permutes blocks
@@ -49,7 +50,7 @@ class Seating:
         self.seat[self.lanes[matches]] = np.arange(self.lanes.shape[1])
 
     def bind(self, arrays: Batch) -> None:
-        """Put all changing data into these arrays: lanes by match and seat [matches, seats], the seat of each lane, the
+        """Keep all changing data in these arrays: lanes by match and seat [matches, seats], the seat of each lane, the
         number of starts of each match, and the keys for random draws.
         """
         self.arrays = arrays
@@ -57,7 +58,7 @@ class Seating:
 
 
 def check_seats(lanes: int, seats: int, agents: int = 1) -> None:
-    """Raises UserError if the lanes do not make whole matches, or if the agents cannot share them."""
+    """Raises UserError if lanes do not make whole matches, or agents cannot have equally many lanes and seats."""
     if max(agents, seats) % min(agents, seats):
         allowed = f"divisors and multiples of the {seats} seats of a match"
         raise UserError(f"--players {agents} given; allowed: {allowed}")
@@ -85,7 +86,7 @@ def seat_lanes(envs: Envs, seed: int, lane: int) -> Seating:
 
 
 def check_groups(envs: Envs, seats: int) -> None:
-    """Raises UserError if the lanes do not make whole matches, or if groups split the lanes of an agent in a match."""
+    """Raises UserError if lanes do not make whole matches, or a group has only some of an agent's lanes in a match."""
     check_seats(envs.lanes, seats, envs.agents)
     if envs.active % seats:
         raise UserError(f"--agents {envs.active}: must be a multiple of the {seats} seats of a match")
@@ -102,7 +103,7 @@ FLAGS = ("terminated", "truncated", "first", "over")
 
 
 def row_fields(spec: EnvSpec) -> Spec:
-    """Return the fields of a row (the data of one step of a lane)."""
+    """Return the fields of a row, which holds the data of one step of a lane."""
     mask = {} if spec.mask is None else {"mask": spec.mask}
     flags = dict.fromkeys(FLAGS, Field((), "bool"))
     return {"obs": spec.obs, "reward": Field((), "float32"), **flags, **mask, **spec.own_fields}
@@ -115,10 +116,10 @@ def first_row(rows: Batch) -> Batch:
 
 
 class SharedRows(SharedObject):
-    """The shared memory of a pool: rows and actions [lanes, …], and the status of its processes.
+    """Shared memory of a pool: rows and actions [lanes, …], and the status of the pool's processes.
 
-    With several players, it also has the seating (who plays where), whether finished matches are held, and which
-    matches rest (see Pool.pause_matches).
+    For several players, the memory also has the seating (which lane plays which seat), whether finished matches are
+    held, and which matches rest (see Pool.pause_matches).
     """
 
     rows: Batch

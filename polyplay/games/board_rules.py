@@ -1,8 +1,8 @@
-"""Rules of board games as compiled functions. They work on records of positions (see games/records.py). The rules of k
-in a row and of Othello are defined here.
+"""Rules of board games as compiled functions that work on records of positions (see games/records.py). The rules of k
+in a row and of Othello are defined in this module.
 
 In Othello, a player who can flip no disc must pass, and a pass counts as a move. The game ends when neither player can
-flip a disc. `record[OWN]` is 1 if the player to move must pass.
+flip a disc. In Othello, `record[OWN]` is 1 if the player to move must pass.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def row_legal(game: np.ndarray, record: np.ndarray, out: np.ndarray) -> int:
 
 @compiled
 def row_play(game: np.ndarray, record: np.ndarray, action: int) -> int:
-    """Make a legal move in a record, in place. Return the result of the move: GOES_ON, WON or DRAWN."""
+    """Make a legal move in a record, in place. Return GOES_ON, WON or DRAWN."""
     columns = game[COLUMNS]
     row, column = (game[ROWS] - 1, action) if game[GRAVITY] else (action // columns, action % columns)
     while record[CELLS + row * columns + column] != 0:  # with gravity, find the lowest empty cell
@@ -68,8 +68,8 @@ def _run(game: np.ndarray, record: np.ndarray, row: int, column: int, down: int,
 
 @compiled
 def row_planes(game: np.ndarray, record: np.ndarray, out: np.ndarray) -> None:
-    """Write the network's input into out [3, rows, columns]. The planes show the stones of the player to move, the
-    opponent's stones, and 1 everywhere if the first player is to move, else 0.
+    """Write the network's input into out [3, rows, columns]: a plane of the stones of the player to move, a plane of
+    the opponent's stones, and a plane that is 1 if the first player is to move, else 0.
     """
     own, columns = record[0] + 1, game[COLUMNS]
     first = 1 if record[0] == 0 else 0
@@ -122,8 +122,8 @@ def _can_move(game: np.ndarray, record: np.ndarray, own: int) -> bool:
 
 @compiled
 def othello_legal(game: np.ndarray, record: np.ndarray, out: np.ndarray) -> int:
-    """Write the legal actions in ascending order into out, int16 [actions]. Return their number. A pass is legal only
-    if no other move is.
+    """Write the legal actions in ascending order into out, int16 [actions]. Return the number of legal actions. A pass
+    is legal only if no other move is.
     """
     rows, columns, count = game[ROWS], game[COLUMNS], 0
     if record[OWN]:
@@ -191,7 +191,7 @@ failure = Failure()
 
 
 class RulesFailed(UserError):
-    """Error that compiled code raises when a call of a game's rules has failed. The message says why."""
+    """Error that compiled code raises, with the text in `failure`, when a call of a game's rules has failed."""
 
     def __init__(self) -> None:
         super().__init__(failure.text)
@@ -199,8 +199,8 @@ class RulesFailed(UserError):
 
 @compiled
 def call_rules(game: np.ndarray, which: int, record: np.ndarray, word: int) -> int:
-    """Call rule number `which`: LEGAL, PLAY or PLANES. word: an action, or the address of the output. Raises
-    RulesFailed.
+    """Call the method LEGAL, PLAY or PLANES of a game's rules. Raises RulesFailed. word: the action for PLAY, else the
+    memory address of the output array.
     """
     answer = np.array([FAILED], np.int64)
     at = np.int64(record.ctypes.data) + CELLS
@@ -213,7 +213,9 @@ def call_rules(game: np.ndarray, which: int, record: np.ndarray, word: int) -> i
 
 @compiled
 def write_legal(found: np.ndarray, out: np.ndarray) -> int:
-    """Sort the actions `found`, int64 [n], into out, int16 [actions]. Return n, or a negative number for an error."""
+    """Write the n actions `found` in ascending order into out, int16 [actions]. Return n, or a negative number in
+    WRONG.
+    """
     if found.size == 0:
         return NO_MOVES
     if found.size > out.size:
@@ -282,9 +284,7 @@ def play(game: np.ndarray, record: np.ndarray, action: int) -> int:
 
 @compiled
 def write_planes(game: np.ndarray, record: np.ndarray, out: np.ndarray) -> None:
-    """Write the network's input into out [planes, rows, columns]. Go and users' games have planes of a special kind.
-    All other games use the planes of `row_planes`.
-    """
+    """Write the network's input into out [planes, rows, columns]."""
     if game[KIND] == records.GO:
         go.write_planes(game, record, out)
     elif game[KIND] == records.OWN_GAME:
@@ -295,9 +295,7 @@ def write_planes(game: np.ndarray, record: np.ndarray, out: np.ndarray) -> None:
 
 @compiled
 def play_all(game: np.ndarray, records: np.ndarray, at: np.ndarray, actions: np.ndarray) -> np.ndarray:
-    """For each i, make the legal move actions[i] in records[at[i]], in place. Return the results of the moves, int8
-    [n].
-    """
+    """Make the legal move actions[i] in records[at[i]], in place, for each i. Return the results, int8 [n]."""
     out = np.empty(at.size, np.int8)
     for i in range(at.size):
         out[i] = play(game, records[at[i]], actions[i])
@@ -314,8 +312,8 @@ def show_all(
     mask: np.ndarray,
     over: np.ndarray,
 ) -> None:
-    """Write planes and masks for lanes `at`, as the players `side` see them. If a game is over, its mask allows all
-    moves.
+    """Write the planes (network input) and masks of the lanes `at` for the players to move. If a lane's game is over,
+    show the planes of player side[lane], and let the mask allow all moves.
     """
     moves = np.empty(mask.shape[1], np.int16)
     for i in range(at.size):

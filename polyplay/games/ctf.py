@@ -1,8 +1,8 @@
 """Capture the flag as an environment, and scripted players (bots) in three roles and at five levels.
 
-A bot needs no memory: its action depends only on the match's state, the bot's seat (player number), and random numbers
-hashed from both. Bots walk along shortest paths, turn to an opponent that they notice, and tag when they expect a hit.
-How well a bot does this depends on its level, see SKILLS.
+A bot needs no memory, because its action depends only on the match's state, the bot's seat (player number), and random
+numbers hashed from state and seat. Bots walk along shortest paths, turn to an opponent that they notice, and tag when
+they expect a hit. The level of a bot sets how often the bot notices, pauses and tags, and how well it aims (SKILLS).
 """
 
 from __future__ import annotations
@@ -32,9 +32,7 @@ HELD_OUT = np.uint64(1 << 63)  # bit that is set in the keys of held-out maps on
 
 @dataclass(frozen=True)
 class CaptureTheFlag(World, Toy):
-    """Capture the flag, a game of two teams. A match is terminated after `length` steps. The options are those of
-    World.
-    """
+    """Capture the flag, a game of two teams, with the options of World. A match is terminated after `length` steps."""
 
     events = EVENTS
     team_reward = True
@@ -122,7 +120,7 @@ Floods = namedtuple("Floods", "moves order held")
 
 @compiled
 def _draw(s: FlagMatches, m: int, p: int, block: int, n: int) -> float:
-    """Return random number n of a seat in a block, uniform in [0, 1). It is a hash that includes spawns and score."""
+    """Return random number n of a seat in a block of steps, uniform in [0, 1), hashed from spawns and score."""
     key = np.uint64(s.score[m, 0] * 1024 + s.score[m, 1])
     for q in range(s.spawn.shape[1]):
         cell = np.uint64(int(s.spawn[m, q, 1]) * s.grid.shape[1] + int(s.spawn[m, q, 0]))
@@ -133,7 +131,7 @@ def _draw(s: FlagMatches, m: int, p: int, block: int, n: int) -> float:
 
 @compiled
 def _lead_to(s: FlagMatches, m: int, x: float, y: float, floods: Floods) -> None:
-    """Compute the shortest paths to a point's cell by a flood. If the last flood began in the same cell, reuse it."""
+    """Compute the shortest paths to a point's cell by a flood, unless the last flood began in the same cell."""
     N = s.grid.shape[1]
     cell = int(y) * N + int(x)
     if floods.held[0] != m or floods.held[1] != cell:
@@ -149,7 +147,7 @@ def _sees(s: FlagMatches, m: int, p: int, x: float, y: float) -> bool:
 
 @compiled
 def _opponent(s: FlagMatches, m: int, p: int) -> int:
-    """Return the opponent that seat p sees: a flag carrier if possible, else the nearest. Return -1 if it sees none."""
+    """Return the opponent that seat p sees: a flag carrier if possible, else the nearest. Return -1 if none is seen."""
     P, best, nearest = s.at.shape[1], -1, 0.0
     first = P // 2 if p < P // 2 else 0
     for q in range(first, first + P // 2):
@@ -164,7 +162,7 @@ def _opponent(s: FlagMatches, m: int, p: int) -> int:
 
 @compiled
 def _hiding_place(s: FlagMatches, m: int, own: int, floods: Floods) -> Point:
-    """Return the middle of the cell nearest to a team's base that no opponent sees, or the base if none is near."""
+    """Return the middle of the unseen cell nearest to a team's base, or the base if opponents see all near cells."""
     N, n = s.grid.shape[1], s.at.shape[1] // 2
     _lead_to(s, m, s.base[m, own, 0], s.base[m, own, 1], floods)
     for cell in floods.order[: floods.held[2]]:
@@ -191,7 +189,7 @@ def _half_way(s: FlagMatches, m: int, own: int, floods: Floods) -> Point:
 
 @compiled
 def _goal(s: FlagMatches, m: int, p: int, role: int, floods: Floods) -> Point:
-    """Return the point to which seat p walks. It depends on the seat's role and the states of the flags."""
+    """Return the point to which seat p walks, which depends on the seat's role and the states of the flags."""
     P = s.at.shape[1]
     own, half = (0, 0) if p < P // 2 else (1, P // 2)
     away, theirs = s.flag[m, own] != rules.HOME, s.carrier[m, 1 - own]
@@ -212,7 +210,7 @@ def _goal(s: FlagMatches, m: int, p: int, role: int, floods: Floods) -> Point:
 
 @compiled
 def _turned(yaw: int, turn: int) -> int:
-    """Return a heading after a turn by less than a circle. This is much faster than a remainder."""
+    """Return a heading after a turn by less than a circle, without a slow remainder."""
     yaw += turn
     return yaw + (TURN if yaw < 0 else -TURN if yaw >= TURN else 0)
 
@@ -221,8 +219,8 @@ def _turned(yaw: int, turn: int) -> int:
 def _best(
     s: FlagMatches, m: int, p: int, to: Point, face: Point, worth: float, tags: bool, actions: np.ndarray, repeat: int
 ) -> int:
-    """Return the index in `actions`, int64 [K, 6], of the action that, held for `repeat` steps, best leads seat p to
-    the point `to` and turns it to the point `face`.
+    """Return the index in `actions`, int64 [K, 6], of the best action for seat p to hold for `repeat` steps. The best
+    action ends nearest to the point `to` and turns the player most toward the point `face`.
 
     worth: cost of a wrong heading, in cells per part of a circle.
     tags: whether the player may tag.
@@ -280,8 +278,8 @@ def _choose(
 def choose_all(
     s: FlagMatches, match: np.ndarray, seat: np.ndarray, role: int, skill: Skill, actions: np.ndarray, repeat: int
 ) -> np.ndarray:
-    """Return an action for each player, as an index in `actions`, int64 [K, 6]. Players are given by match and seat,
-    int64 [n] each. repeat: number of steps for which an action is held.
+    """Return an action for each player, as an index in `actions`, int64 [K, 6]. Player i has seat seat[i] in match
+    match[i]. repeat: number of steps for which an action is held.
     """
     out = np.empty(len(match), np.int64)
     cells = s.grid.shape[1] ** 2

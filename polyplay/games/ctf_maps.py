@@ -25,10 +25,10 @@ NEAR = 2  # a team of n players starts within n + NEAR moves of its base
 def draw_map(key: np.uint64, rooms: bool, grid: np.ndarray, base: np.ndarray, spawn: np.ndarray) -> None:
     """Draw a random map of capture the flag.
 
-    Every free cell can be reached from each base. The bases are at least N moves apart, and no single cell between the
-    bases lies on all paths.
+    Every free cell can be reached from each base. The bases are at least N moves apart. Two paths between the bases
+    have only the bases in common.
 
-    rooms: whether to draw rooms and corridors. Otherwise, draw open ground with few walls.
+    rooms: True for rooms and corridors, False for open ground with few walls.
     grid: output for the cells, uint8 [N, N].
     base: output for the points of the two bases, float64 [2, 2].
     spawn: output for the starting points of P seats (players), float64 [P, 2].
@@ -66,7 +66,6 @@ def _random(state: np.ndarray) -> np.uint64:
 
 @compiled
 def _below(state: np.ndarray, n: int) -> int:
-    """Draw an integer from 0 to n - 1."""
     return int(np.int64(_random(state) % np.uint64(n)))  # signed, because Numba adds int64 and uint64 as floats
 
 
@@ -82,7 +81,6 @@ def _write(wall: np.ndarray, cell: int, value: int) -> None:
 
 @compiled
 def _from_middle(N: int, row: int, column: int) -> int:
-    """Return the Manhattan distance to the map's middle, in cells. A cell's rotated image is twice as far away."""
     return abs(row - N // 2) + abs(column - N // 2)
 
 
@@ -159,7 +157,7 @@ def _draw_rooms(state: np.ndarray, wall: np.ndarray, N: int) -> int:
 def _add_room(
     wall: np.ndarray, N: int, room: np.ndarray, root: np.ndarray, top: int, start: int, height: int, width: int
 ) -> bool:
-    """Make a room of height × width nodes if no other room is in the way. Return whether the room was made.
+    """Make a room of height × width nodes, unless another room is in the way. Return whether the room was made.
 
     room: whether each node is in a room, bool [K · K].
     root: see _find.
@@ -192,7 +190,6 @@ def _find(root: np.ndarray, node: int) -> int:
 
 @compiled
 def _join(root: np.ndarray, a: int, b: int) -> None:
-    """Connect nodes a and b, and their rotated images."""
     last = len(root) - 1
     root[_find(root, a)] = _find(root, b)
     root[_find(root, last - a)] = _find(root, last - b)
@@ -201,7 +198,7 @@ def _join(root: np.ndarray, a: int, b: int) -> None:
 @compiled
 def _dig_corridors(state: np.ndarray, wall: np.ndarray, N: int, room: np.ndarray, root: np.ndarray) -> None:
     """Connect all nodes by corridors and doorways in random order (Kruskal 1956). Then add some extra doorways, and
-    open three in four dead ends.
+    open a second side of three in four dead ends.
     """
     K = N // 2
     for node in range(K * K):
@@ -231,7 +228,7 @@ def _cell_of(N: int, node: int) -> int:
 
 @compiled
 def _lead_on(state: np.ndarray, wall: np.ndarray, N: int, cell: int) -> None:
-    """Open one more side of a dead end, chosen at random, unless the map's border is on all its other sides."""
+    """Open a second side of a dead end, chosen at random, unless all closed sides are at the map's border."""
     first = _below(state, 4)
     for k in range(4):
         side = cell + (-N, -1, 1, N)[(first + k) % 4]
@@ -260,8 +257,8 @@ def _fill_dead_ends(wall: np.ndarray, N: int, home: int) -> None:
 
 @compiled
 def _is_good(grid: np.ndarray, n: int, home: int, rooms: bool, near: np.ndarray, moves: np.ndarray) -> bool:
-    """Tell whether a map is good: it has the right share of wall, bases far apart, free cells near each base, and two
-    paths between the bases. Cells that the flood did not reach count as wall. near: cells reached from base 0, nearest
+    """Tell whether a map has the right fraction of wall, bases far apart, free cells near each base, and two paths
+    between the bases. A cell that the flood did not reach counts as wall. near: cells reached from base 0, nearest
     first.
     """
     N, reached = len(grid), len(near)
@@ -275,7 +272,7 @@ def _is_good(grid: np.ndarray, n: int, home: int, rooms: bool, near: np.ndarray,
 
 @compiled
 def _has_two_ways(grid: np.ndarray, home: int, moves: np.ndarray) -> bool:
-    """Tell whether no single cell lies on all paths between the bases. Block each cell of a shortest path in turn."""
+    """Tell whether a path between the bases remains when any one cell of a shortest path becomes wall."""
     N, wall = len(grid), grid.reshape(-1)
     around, order, other = np.empty_like(moves), np.empty_like(moves), N * N - 1 - home
     cell = next_cell(N, moves, other)
@@ -291,9 +288,9 @@ def _has_two_ways(grid: np.ndarray, home: int, moves: np.ndarray) -> bool:
 
 @compiled
 def _choose_spawns(state: np.ndarray, N: int, near: np.ndarray, moves: np.ndarray, spawn: np.ndarray) -> bool:
-    """Choose the starting points of each team's n players. They are among the 2n cells nearest to the team's base, and
-    nearer to this base than to the other. Return whether n such cells exist. near: cells reached from base 0, nearest
-    first.
+    """Choose the starting points of each team's n players among the 2n cells nearest to the team's base, if these cells
+    are nearer to this base than to the other. Return whether n such cells exist. near: cells reached from base 0,
+    nearest first.
     """
     n = len(spawn) // 2
     cells = near[1 : 2 * n + 1]
@@ -315,7 +312,7 @@ AHEAD = 6  # most moves of a path that a straight walk replaces
 def flood(grid: np.ndarray, target: int, moves: np.ndarray, order: np.ndarray) -> int:
     """Compute the number of moves from each cell to the free cell `target`. Return the number of cells with a path.
 
-    moves: output for the numbers of moves, int64 [N · N]. -1: no path.
+    moves: output for the numbers of moves, or -1 for a cell without a path, int64 [N · N].
     order: output for the cells with a path, nearest first, int64 [N · N].
     """
     N, wall = len(grid), grid.reshape(-1)
@@ -334,7 +331,7 @@ def flood(grid: np.ndarray, target: int, moves: np.ndarray, order: np.ndarray) -
 
 @compiled
 def next_cell(N: int, moves: np.ndarray, cell: int) -> int:
-    """Return the next cell on a shortest path to the flood's target. At the target or without a path, return `cell`."""
+    """Return the next cell on a shortest path to the flood's target. Return `cell` at the target or without a path."""
     if moves[cell] > 0:
         for side in (cell - N, cell - 1, cell + 1, cell + N):
             if moves[side] == moves[cell] - 1:
@@ -344,8 +341,8 @@ def next_cell(N: int, moves: np.ndarray, cell: int) -> int:
 
 @compiled
 def walks_straight(grid: np.ndarray, x: float, y: float, to_x: float, to_y: float) -> bool:
-    """Tell whether a body can walk from (x, y) to (to_x, to_y) in a straight line. It is enough to check its four
-    corners, because no wall is smaller than a body.
+    """Tell whether a body can walk from (x, y) to (to_x, to_y) in a straight line. Only the paths of the body's four
+    corners need checks, because no wall is smaller than a body.
     """
     for dx in (-RADIUS, RADIUS):
         for dy in (-RADIUS, RADIUS):
@@ -356,8 +353,8 @@ def walks_straight(grid: np.ndarray, x: float, y: float, to_x: float, to_y: floa
 
 @compiled
 def waypoint(grid: np.ndarray, moves: np.ndarray, x: float, y: float, to_x: float, to_y: float) -> tuple[float, float]:
-    """Return the point to which a body at (x, y) should walk now. It is the farthest point on a shortest path to (to_x,
-    to_y) that a straight walk reaches. moves: from a flood with the target (to_x, to_y).
+    """Return the farthest point on a shortest path from (x, y) to (to_x, to_y) that a body reaches by a straight walk.
+    moves: numbers of moves to the target (to_x, to_y), from a flood.
     """
     N = len(grid)
     cell = int(y) * N + int(x)

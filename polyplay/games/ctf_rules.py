@@ -1,8 +1,8 @@
 """Capture the flag: options, state arrays and rules, compiled for many matches at once.
 
-In a step, all players first turn and move. Then players tag from the new positions. Players that are hit drop the flag
-that they carry, and return to their spawns (starting points). Finally, players return, pick up and capture flags by
-touch.
+A step has four stages. First, all players turn and move. Then players tag from the new positions. Then players that are
+hit drop the flag that they carry, and return to their spawns (starting points). Then players return, pick up and
+capture flags by touch.
 """
 
 from __future__ import annotations
@@ -60,10 +60,10 @@ class World:
     """Options of the environment arena:ctf.
 
     view: "window" (planes of 11 × 11 cells around the player, turned with the heading) or "pixels" (first person).
-    actions: "all" (the 540 of Jaderberg et al. 2019) or "small" (eleven of these).
-    maps: "train" or "held_out".
-    kind: "rooms", "open" or "both".
-    reward: 1 to a team and -1 to the other, at each capture ("captures") or at a win ("win").
+    actions: "all" (the 540 actions of Jaderberg et al. 2019) or "small" (eleven of the 540).
+    maps: set of random maps, "train" or "held_out".
+    kind: kind of maps, "rooms", "open" or "both".
+    reward: when one team gets 1 and the other -1: at each capture ("captures") or at the end of a won match ("win").
     """
 
     view: str = "window"
@@ -158,7 +158,7 @@ def hits_wall(grid: np.ndarray, x: float, y: float) -> bool:
 
 @compiled
 def clear(grid: np.ndarray, x: float, y: float, to_x: float, to_y: float) -> bool:
-    """Tell whether no wall is on the line from (x, y), in a free cell, to (to_x, to_y). Corners do not block."""
+    """Tell whether no wall blocks the line from (x, y), in a free cell, to (to_x, to_y). Corners do not block lines."""
     c, r, dx, dy = int(x), int(y), to_x - x, to_y - y
     step_c, step_r = (1 if dx > 0 else -1), (1 if dy > 0 else -1)
     far = 2.0  # beyond the line's end, at 1
@@ -178,7 +178,7 @@ def clear(grid: np.ndarray, x: float, y: float, to_x: float, to_y: float) -> boo
 
 @compiled
 def moved(grid: np.ndarray, x: float, y: float, yaw: int, strafe: int, forward: int) -> tuple[float, float]:
-    """Return the point that a body at (x, y) reaches in one step. A wall stops the motion in x or in y."""
+    """Return the point that a body at (x, y) reaches in one step. A wall stops the motion in x or y, not in both."""
     right, ahead = strafe - 1.0, forward - 1.0
     speed = SPEED * (_SLANTED if right and ahead else 1.0)
     to_x = x + speed * (ahead * COS[yaw] - right * SIN[yaw])
@@ -222,7 +222,7 @@ def aimed_at(s: FlagMatches, m: int, p: int) -> int:
 
 @compiled
 def _note(events: np.ndarray, p: int, what: int) -> None:
-    """Count, for all seats, that seat p picked up (what 0), captured (1) or returned (2) a flag."""
+    """Add an event of seat p to all seats' counts. what: 0 for a flag picked up, 1 for captured, 2 for returned."""
     half = len(events) // 2
     for q in range(len(events)):
         same = (q < half) == (p < half)
@@ -250,7 +250,7 @@ def _tags(s: FlagMatches, m: int, a: np.ndarray, events: np.ndarray, hit: np.nda
 
 @compiled
 def _put(at: np.ndarray, place: np.ndarray) -> None:
-    """Copy a point number by number. Assigning a slice would allocate an array, because slices might overlap."""
+    """Copy a point number by number, because assigning a slice would allocate an array."""
     at[0], at[1] = place[0], place[1]
 
 
@@ -262,7 +262,7 @@ def _near(a: np.ndarray, b: np.ndarray) -> bool:
 
 @compiled
 def _touch(s: FlagMatches, m: int, events: np.ndarray) -> int:
-    """Apply returns, then pick-ups, then captures of flags. Return team 0's captures minus team 1's in this step."""
+    """Apply returns, then pick-ups, then captures of flags. Return the captures of team 0 minus those of team 1."""
     at, base, flag, flag_at, carrier = s.at[m], s.base[m], s.flag[m], s.flag_at[m], s.carrier[m]
     P, gained = len(at), 0
     for p in range(P):
@@ -306,8 +306,8 @@ def _come_back(s: FlagMatches, m: int, p: int) -> None:
 
 @compiled
 def step_matches(s: FlagMatches, action: np.ndarray, reward: np.ndarray, events: np.ndarray, hit: np.ndarray) -> None:
-    """Make one step of each match, in place, by actions int64 [n, P, 6]. Write the reward [n, P] and the events [n, P,
-    E]. hit: scratch array, bool [P].
+    """Make one step of each match, in place, by actions int64 [n, P, 6]. Write rewards [n, P] into `reward` and counts
+    [n, P, E] into `events`. hit: scratch array, bool [P].
     """
     P = s.at.shape[1]
     events[:] = 0.0
@@ -329,7 +329,7 @@ def step_matches(s: FlagMatches, action: np.ndarray, reward: np.ndarray, events:
 
 @compiled
 def begin_matches(s: FlagMatches) -> None:
-    """Put flags and players at their starting points. Maps must be drawn. Other arrays must be as in World.arrays."""
+    """Put flags and players at their starting points, after maps were drawn into the arrays of World.arrays."""
     for m in range(len(s.at)):
         for team in range(2):
             _put(s.flag_at[m, team], s.base[m, team])

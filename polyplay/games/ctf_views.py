@@ -3,13 +3,12 @@
 A first-person image is drawn by casting one ray per column of pixels through the cells of the map. The field of view is
 90° horizontally and vertically.
 
-With H = PIXELS_HALF, the ray of the pixel at column x and row r moves, per cell of depth, (x + 0.5 - H) / H cells to
-the right and (r + 0.5 - horizon) / H cells down. Depth is measured along the heading, not along the ray. Pitch moves
-the horizon. Inner loops run along rows, because the pixels of a row are neighbors in memory. Three rows describe the
-wall in a column: where the wall begins (`top`), where the dark strip at its top ends (`coping`), and where the wall
-ends (`bottom`).
+With H = PIXELS_HALF, the ray of the pixel at column x and row r moves (x + 0.5 - H) / H cells to the right and (r + 0.5
+- horizon) / H cells down per cell of depth. Depth is the distance along the player's heading, not along the ray. A
+player's pitch moves the horizon up or down. Inner loops run along rows, because the pixels of a row are neighbors in
+memory. A column shows the wall from row `top` to row `bottom`, with a dark strip from `top` to `coping`.
 
-If the red and the blue channel of an image are swapped, the teams are swapped. So neither team has a better image.
+Swapping the red and the blue channel of an image swaps the teams, so neither team has a better image.
 """
 
 from __future__ import annotations
@@ -36,8 +35,8 @@ uncounted = cached_njit(_nrt=False)  # no reference counts: these functions allo
 def _ways() -> tuple[np.ndarray, np.ndarray]:
     """Return two arrays about the 120 cells around the middle of the window, nearest first.
 
-    The first, int64 [120, 2], has the cell and the cell before it on the way from the middle. The second, float64 [120,
-    2, 2], has (ahead, right) of the cell and of the point half way to the cell before.
+    The first array, int64 [120, 2], has each cell and its predecessor on the way from the middle. The second array,
+    float64 [120, 2, 2], has the coordinates (ahead, right) of the cell and of the point half way to the predecessor.
     """
     cells = [(i, j) for i in range(SEEN) for j in range(SEEN) if (i, j) != (HALF, HALF)]
     cells.sort(key=lambda cell: max(abs(cell[0] - HALF), abs(cell[1] - HALF)))
@@ -56,14 +55,13 @@ _WAYS, _STEPS = _ways()
 
 @uncounted
 def _is_wall(grid: np.ndarray, x: float, y: float) -> bool:
-    """Tell whether a point is in a wall or off the map."""
     size = len(grid)
     return not (0.0 <= x < size and 0.0 <= y < size) or grid[int(y), int(x)] == WALL
 
 
 @uncounted
 def _look(grid: np.ndarray, x: float, y: float, yaw: int, out: np.ndarray) -> None:
-    """Write the planes `dark` and `wall` of a player at (x, y) into out, uint8 [planes, 121]."""
+    """Write the planes `dark` (hidden cells) and `wall` that a player at (x, y) sees into out, uint8 [planes, 121]."""
     c, s = COS[yaw], SIN[yaw]
     for k in range(len(_WAYS)):
         cell, before = _WAYS[k, 0], _WAYS[k, 1]
@@ -80,7 +78,7 @@ def _look(grid: np.ndarray, x: float, y: float, yaw: int, out: np.ndarray) -> No
 
 @uncounted
 def _show(plane: np.ndarray, dark: np.ndarray, dx: float, dy: float, yaw: int) -> None:
-    """Mark a thing at the distance (dx, dy) from the player in a plane, if the player sees the thing's cell."""
+    """Mark the cell at the distance (dx, dy) from the player in a plane, unless this cell is dark or not shown."""
     i = int(np.floor(HALF - (dx * COS[yaw] + dy * SIN[yaw]) + 0.5))
     j = int(np.floor(HALF + (dy * COS[yaw] - dx * SIN[yaw]) + 0.5))
     if 0 <= i < SEEN and 0 <= j < SEEN and not dark[i * SEEN + j]:
@@ -114,11 +112,11 @@ def draw_windows(s: FlagMatches, out: np.ndarray) -> None:
 
 @uncounted
 def know(s: FlagMatches, length: int, out: np.ndarray) -> None:
-    """Write the facts that each player observes besides its view into out, float32 [n, P, 12].
+    """Write the facts that each player observes besides the view into out, float32 [n, P, 12].
 
-    The facts are, in order: score difference / 5; remaining part of the match; whether the team's flag is at home,
-    carried, or dropped; the same of the opponents' flag; whether the player carries the opponents' flag; remaining part
-    of a reload; pitch / STEEPEST; height of the feet.
+    The facts are, in order: score difference / 5; fraction of the match that is left; three bits that say whether the
+    team's flag is at home, carried, or dropped; three bits for the opponents' flag; whether the player carries the
+    opponents' flag; fraction of the reload that is left; pitch / STEEPEST; height of the feet in cells.
     """
     n, P = s.z.shape
     out[:] = 0.0
@@ -153,7 +151,7 @@ COLORS = np.array([[*bytes.fromhex(color)] for color in _HEX.split()], np.uint8)
 
 
 def _wall_colors() -> np.ndarray:
-    """Return wall colors, uint8 [near base (2: none), side hit by the ray, at a joint, shade, coping or below, RGB]."""
+    """Return wall colors, uint8 [base nearby (2: none), side hit by the ray, joint, shade, coping or below, RGB]."""
     tint = np.array([(205, 125, 120), (120, 125, 205), (150, 145, 150)])[:, None, None, None, None]
     side = np.array([1.0, 0.72])[:, None, None, None, None]
     joint = np.array([1.0, 0.7])[:, None, None, None]
@@ -194,7 +192,7 @@ def draw_first_person(s: FlagMatches, out: np.ndarray) -> None:
 def _cast(
     view: tuple, grid: np.ndarray, base: np.ndarray, depth: np.ndarray, edges: np.ndarray, paint: np.ndarray
 ) -> None:
-    """Write the wall of each column: depth [84], edges [top, coping, bottom; 84], paint [coping, below; RGB; 84]."""
+    """Write each column's wall: depth [84], edges (top, coping, bottom) [3, 84], paint (coping, below) [2, RGB, 84]."""
     x, y, eye, ahead_x, ahead_y, horizon = view
     for column in range(PIXELS):
         ray = RAYS[column]
@@ -221,8 +219,8 @@ def _cast(
 
 @compiled
 def _hit(grid: np.ndarray, x: float, y: float, right: float, down: float) -> tuple[float, int]:
-    """Return the distance along a ray from (x, y) to a wall or the map's end, and the side that is hit. The distance is
-    in multiples of (right, down). The side is 0 if it runs up and down the map, and 1 if it runs from left to right.
+    """Return the distance along a ray from (x, y) to a wall or the map's end, in lengths of (right, down). Also return
+    the side that the ray hits: 0 for a side that runs up and down the map, 1 for a side from left to right.
     """
     by_x, by_y = abs(1 / right) if right != 0 else 1e30, abs(1 / down) if down != 0 else 1e30
     column, row = int(x), int(y)
@@ -313,9 +311,8 @@ def _seen_from(view: tuple, place: np.ndarray) -> tuple[float, float]:
 
 @compiled
 def _find(view: tuple, at: np.ndarray, flag: np.ndarray, flag_at: np.ndarray, far: np.ndarray, what: np.ndarray) -> int:
-    """Find the players and standing flags in front of the viewer, farthest first. Return their count. Write their depth
-    into `far` and their number into `what`. Numbers are seats, then P and P + 1 for flags. The viewer, at depth 0, is
-    left out.
+    """Find the players and standing flags in front of the viewer, farthest first, and return their count. Write depths
+    into `far` and numbers into `what`: a player's seat, or P and P + 1 for flags. The viewer, at depth 0, is left out.
     """
     seats, found = len(at), 0
     for thing in range(seats + 2):
@@ -337,7 +334,7 @@ def _find(view: tuple, at: np.ndarray, flag: np.ndarray, flag_at: np.ndarray, fa
 def _show_pixel(
     view: tuple, s: FlagMatches, m: int, thing: int, t: float, depth: np.ndarray, picture: np.ndarray
 ) -> None:
-    """Draw a player or a standing flag in each run of columns where no wall is nearer."""
+    """Draw the columns of a player or a standing flag that no nearer wall hides."""
     z, seats = s.z[m], s.z.shape[1]
     right = _seen_from(view, s.at[m, thing] if thing < seats else s.flag_at[m, thing - seats])[1]
     end, last = 0, _first(PIXELS_HALF + PIXELS_HALF * (right + WIDTH + CLOTH) / t)
@@ -385,10 +382,10 @@ def _flag(view: tuple, where: tuple, low: float, high: float, team: int, picture
 def _box(
     view: tuple, where: tuple, left: float, right: float, low: float, high: float, color: int, picture: np.ndarray
 ) -> None:
-    """Draw an upright rectangle, at least a pixel wide and high, between the columns that `where` allows.
+    """Draw an upright rectangle, at least one pixel wide and high, between the columns in `where`.
 
-    left, right: cells from the middle of the player or flag.
-    low, high: cells above the floor.
+    left, right: edges, in cells from the middle of the player or flag.
+    low, high: edges, in cells above the floor.
     """
     eye, horizon = view[2], view[5]
     t, middle, begin, end = where

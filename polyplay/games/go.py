@@ -1,13 +1,13 @@
 """Rules of Go (Tromp and Taylor; Silver et al. 2017) as compiled functions on records. A record is an int8 array that
 holds a position and the history of the game.
 
-A record begins with the header and the cells, as in games/records.py. record[OWN] counts consecutive passes. From index
-game[BOARDS] follow the boards of the last EIGHT positions. The board of ply n is number n % EIGHT there. From index
-game[HASHES] follow uint64 hashes of all positions so far.
+A record begins with the header and the cells, as in games/records.py. record[OWN] counts consecutive passes. The boards
+of the last EIGHT positions begin at index game[BOARDS], where the board of ply n has number n % EIGHT. The uint64
+hashes of all positions so far begin at index game[HASHES].
 
-Each (color, cell) has a random number. The hash of a position is the sum of its stones' numbers modulo 2⁶⁴. The low ten
-bits of each number equal 1, so the low ten bits of a hash count the stones. This saves time, because a move that
-captures nothing can only repeat a position with one stone more than the present one.
+Each pair of a color and a cell has a random number. The hash of a position is the sum of its stones' numbers modulo
+2⁶⁴. The low ten bits of each number equal 1, so the low ten bits of a hash count the stones. A move that captures
+nothing can only repeat a position with one stone more than the present one, so `legal` compares few hashes.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def longest(game: np.ndarray) -> int:
 
 @compiled
 def _hashes(game: np.ndarray, record: np.ndarray) -> np.ndarray:
-    """Return a view of the hashes of positions by ply, uint64 [longest]. The present position is at `ply(record)`."""
+    """Return a view of the hashes of positions by ply, uint64 [longest]. The present hash is at `ply(record)`."""
     return record[game[HASHES] :].view(np.uint64)
 
 
@@ -133,7 +133,7 @@ def _one_stone_more(game: np.ndarray, record: np.ndarray, out: np.ndarray) -> in
 
 @compiled
 def _gone(at: int, width: int, groups: Groups, takes: bool, own: int) -> np.uint64:
-    """Sum the hash numbers of groups with the only liberty `at`: the opponent's groups if `takes`, else own ones."""
+    """Sum the hash numbers of the groups with `at` as only liberty: the opponent's if `takes`, else own groups."""
     total, last = np.uint64(0), (-1, -1, -1)  # last: groups that are counted already
     for beside in (at - width, at - 1, at + 1, at + width):
         stone, of = groups.board[beside], int(groups.group[beside])
@@ -146,7 +146,7 @@ def _gone(at: int, width: int, groups: Groups, takes: bool, own: int) -> np.uint
 
 @compiled
 def legal(game: np.ndarray, record: np.ndarray, out: np.ndarray) -> int:
-    """Write the legal actions in ascending order, the pass last, into out, int16 [actions]. Return their number."""
+    """Write the legal actions in ascending order (the pass is last) into out, int16 [actions]. Return the count."""
     n, own, former = game[ROWS], record[0] + 1, np.empty(longest(game), np.uint64)
     groups, width = _find_groups(n, record), n + 2
     board, group, liberty, _ = groups
@@ -184,10 +184,10 @@ def legal(game: np.ndarray, record: np.ndarray, out: np.ndarray) -> int:
 
 @compiled
 def _flood(n: int, record: np.ndarray, cell: int, found: np.ndarray, stop: int) -> tuple[int, int]:
-    """Find the region of equal cells around `cell`, and write its cells into found, int16 [n²].
+    """Write the region of equal cells around `cell` into found, int16 [n²]. Return the number of cells, and flags of
+    the region's neighbors: EMPTY, 2 for a stone of the first player, 4 for a stone of the second player.
 
-    Return the number of cells, and flags of the region's neighbors: EMPTY, 2 for a stone of the first player, 4 for one
-    of the second. Stop early after meeting a flag in `stop`.
+    If a neighbor has a flag in `stop`, the flood ends early with the cells found so far.
     """
     what, count, done, met = record[CELLS + cell], 1, 0, 0
     mark = what + 4
@@ -213,7 +213,7 @@ def _flood(n: int, record: np.ndarray, cell: int, found: np.ndarray, stop: int) 
 
 @compiled
 def _take(n: int, record: np.ndarray, cell: int, found: np.ndarray) -> np.uint64:
-    """Remove the group at `cell` if it has no liberty. Return the sum of the removed stones' hash numbers, else 0."""
+    """Remove the group at `cell` if it has no liberty. Return the sum of the removed stones' hash numbers."""
     stone, total = record[CELLS + cell], np.uint64(0)
     count, met = _flood(n, record, cell, found, EMPTY)
     for i in range(0 if met & EMPTY else count):
@@ -224,8 +224,8 @@ def _take(n: int, record: np.ndarray, cell: int, found: np.ndarray) -> np.uint64
 
 @compiled
 def _put(n: int, record: np.ndarray, cell: int) -> np.uint64:
-    """Place a stone of the player to move and remove captured stones. If none are captured and the new stone's group
-    has no liberty, remove this group. Return the change of the hash.
+    """Place a stone of the player to move, and remove captured stones. If the stone captures nothing and its group has
+    no liberty, remove this group. Return the change of the position's hash.
     """
     own, found = record[0] + 1, np.empty(n * n, np.int16)
     record[CELLS + cell] = own
@@ -264,7 +264,7 @@ def play(game: np.ndarray, record: np.ndarray, action: int) -> int:
 
 @compiled
 def owners(game: np.ndarray, record: np.ndarray, out: np.ndarray) -> None:
-    """Write cells' owners into out, int8 [n²]: 1, 2, or 0 for an empty cell connected to both players or neither."""
+    """Write cells' owners (1 or 2) into out, int8 [n²]. An empty region next to both colors or none has owner 0."""
     n = game[ROWS]
     found = np.empty(n * n, np.int16)
     for cell in range(n * n):
@@ -310,7 +310,7 @@ def write_planes(game: np.ndarray, record: np.ndarray, out: np.ndarray) -> None:
 def read_planes(game: np.ndarray, planes: np.ndarray, records: np.ndarray) -> None:
     """Write the positions that planes, bool [m, 17, n²], show, and the seven before each, into records of zeros.
 
-    Planes lack the ply. Use the number of stones, but at least EIGHT, plus one if the player to move requires it.
+    Planes lack the ply, so count the stones, at least EIGHT, plus one if the count gives the wrong player to move.
     """
     cells = game[ROWS] * game[ROWS]
     for i in range(len(records)):

@@ -1,8 +1,8 @@
 """The lane game: rules, compiled for many matches at once, and the starts of matches.
 
-In a step, new creeps come, heroes return and recover, and creeps and towers choose targets. Then heroes heal, hit, and
-move, in this order. Then creeps and towers act. Finally, units without health die. Units act on the state before the
-first action of the step.
+A step has four stages. First, new creeps come, heroes return and recover, and creeps and towers choose targets. Then
+heroes heal, hit, and move, in this order. Then creeps and towers act. Then units without health die. Units act on the
+state after the first stage.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from polyplay.games.toys import Arrays, Draw
 
 @compiled
 def send_wave(units: np.ndarray, team: int, wave: np.ndarray) -> None:
-    """Add new creeps at each core, for each lane, in free slots. wave: full health of new creeps, int32 [2, lanes]."""
+    """Add new creeps at each core, for each lane, in free slots. wave: full health of the creeps, int32 [2, lanes]."""
     half, lanes = len(units) // 2, wave.shape[1]
     for side in range(2):
         for lane in range(lanes):
@@ -32,8 +32,8 @@ def send_wave(units: np.ndarray, team: int, wave: np.ndarray) -> None:
 
 @compiled
 def _nearest(units: np.ndarray, u: int, targets: np.ndarray, first: int, last: int, reach: int) -> int:
-    """Return the unit nearest to unit u within `reach`, or -1. The candidates are targets[first:last], rows (x, y,
-    unit).
+    """Return the unit nearest to unit u within `reach`, or -1. The candidates are the rows (x, y, unit)
+    targets[first:last].
     """
     best, least, x, y = -1, reach * reach + 1, np.int64(units[u, w.X]), np.int64(units[u, w.Y])
     for k in range(first, last):
@@ -46,7 +46,7 @@ def _nearest(units: np.ndarray, u: int, targets: np.ndarray, first: int, last: i
 
 @compiled
 def choose_targets(units: np.ndarray, team: int) -> None:
-    """Set the target of each creep, the nearest enemy, and of each tower, the nearest enemy creep, else hero."""
+    """Set each creep's target to the nearest enemy, and each tower's to the nearest enemy creep, or else hero."""
     half, targets = len(units) // 2, np.empty((len(units), 3), np.int64)
     creeps = team + w.SLOTS * w.count_lanes(units, team)
     for own in (0, half):
@@ -131,7 +131,6 @@ def recover(units: np.ndarray, heroes: np.ndarray, age: int) -> None:
 
 @compiled
 def _pay(heroes: np.ndarray, p: int, primary: int, age: int) -> None:
-    """Pay for using the ability `primary`: subtract its mana, and set the age when it is ready again."""
     bolt, blast = primary == w.CAST_BOLT, primary == w.CAST_BLAST
     heroes[p, w.MANA] -= w.BOLT_MANA if bolt else w.BLAST_MANA if blast else w.HEAL_MANA
     heroes[p, primary - w.CAST_BOLT + w.BOLT] = age + (w.BOLT_WAIT if bolt else w.BLAST_WAIT if blast else w.HEAL_WAIT)
@@ -173,7 +172,6 @@ def _hit(was: np.ndarray, units: np.ndarray, heroes: np.ndarray, killer: np.ndar
 
 @compiled
 def _walk(was: np.ndarray, units: np.ndarray, heroes: np.ndarray, p: int) -> None:
-    """Move seat p's hero as its action says."""
     team = len(heroes) // 2
     u, v, primary = w.unit_of(units, team, p), np.int64(heroes[p, w.AIM]), heroes[p, w.PRIMARY]
     if primary == w.MOVE:
@@ -195,7 +193,7 @@ def _walk(was: np.ndarray, units: np.ndarray, heroes: np.ndarray, p: int) -> Non
 def act_heroes(
     was: np.ndarray, units: np.ndarray, heroes: np.ndarray, killer: np.ndarray, t: int, repeat: int, age: int
 ) -> None:
-    """Let all heroes heal, then all hit, then all move. This is step t (from 0) of the `repeat` steps of an action."""
+    """Let all heroes heal, then all hit, then all move. t: number of the step, from 0, among `repeat` of an action."""
     team = len(heroes) // 2
     for stage in range(3):
         for p in range(len(heroes)):
@@ -267,14 +265,14 @@ def _die(units: np.ndarray, heroes: np.ndarray, events: np.ndarray, u: int, by: 
 
 @compiled
 def worth_of_health(part: float) -> float:
-    """Return (x + 1 - (1 - x)⁴) / 2, x being the part of full health. It rises fastest near 0 (Berner et al. 2019)."""
+    """Return (x + 1 - (1 - x)⁴) / 2 for a fraction x of full health. Health near 0 counts most (Berner et al. 2019)."""
     lost = (1.0 - part) * (1.0 - part)
     return (part + 1.0 - lost * lost) / 2.0
 
 
 @compiled
 def _count(units: np.ndarray, heroes: np.ndarray, events: np.ndarray, sign: float) -> None:
-    """Add `sign` times each seat's totals to events. With -1 before and 1 after steps, events become the changes."""
+    """Add `sign` times each seat's totals to events. Calls with -1 before and 1 after steps add the changes."""
     team, half = len(heroes) // 2, len(units) // 2
     lanes = w.count_lanes(units, team)
     for side in range(2):
@@ -297,7 +295,7 @@ def _count(units: np.ndarray, heroes: np.ndarray, events: np.ndarray, sign: floa
 
 @compiled
 def _order(heroes: np.ndarray, shown: np.ndarray, action: np.ndarray) -> None:
-    """Store actions, int64 [P, 4], and the units at which they aim. shown: the unit in each row, int16 [P, rows]."""
+    """Store actions, int64 [P, 4], and the units at which actions aim. shown: unit in each row, int16 [P, rows]."""
     for p in range(len(heroes)):
         for part in range(4):
             heroes[p, w.PRIMARY + part] = action[p, part]
@@ -306,8 +304,8 @@ def _order(heroes: np.ndarray, shown: np.ndarray, action: np.ndarray) -> None:
 
 @compiled
 def step_lanes(s: w.LaneMatches, action: np.ndarray, repeat: int, events: np.ndarray) -> None:
-    """Make `repeat` steps of each match, in place, by actions int64 [n, P, 4]. Add to events, float64 [n, P, 11], which
-    are zeros at first. A match stops when a core has fallen.
+    """Make `repeat` steps of each match, in place, by actions int64 [n, P, 4]. Add the counts of events to zeros in
+    `events`, float64 [n, P, 11]. A match stops when a core has fallen.
     """
     team, killer, age = s.heroes.shape[1] // 2, np.empty(s.units.shape[1], np.int64), s.age
     for m in range(len(age)):
@@ -336,7 +334,7 @@ def step_lanes(s: w.LaneMatches, action: np.ndarray, repeat: int, events: np.nda
 
 @compiled
 def begin_lanes(units: np.ndarray, heroes: np.ndarray) -> None:
-    """Put all units at their starting points. Heroes' full health (MOST) must be set; all else must be as at first."""
+    """Put all units at their starting points, after heroes' full health (MOST) was set in the initial arrays."""
     team, half = heroes.shape[1] // 2, units.shape[1] // 2
     units[:, :, w.TARGET], heroes[:, :, w.AIM], heroes[:, :, w.LEVEL] = -1, -1, 1
     for m in range(len(units)):
@@ -380,7 +378,7 @@ def heroes_of(world: LaneWorld, units: np.ndarray) -> list[int]:
 
 
 def _unlike(world: LaneWorld, draw: Draw, n: int) -> np.ndarray:
-    """Return a random factor of health for each of n matches. It is 1 if `randomize` is 0."""
+    """Return a random factor of health for each of n matches, or 1 if `randomize` is 0."""
     return 1.0 + w.LOT * world.randomize * (2.0 * draw() - 1.0) if world.randomize else np.ones(n)
 
 
@@ -399,7 +397,7 @@ def _grow(world: LaneWorld, s: Arrays, draw: Draw) -> None:
 
 
 def _spread(world: LaneWorld, s: Arrays, draw: Draw) -> None:
-    """Place heroes at random points on their way to the enemy core. Some are dead and return later."""
+    """Place heroes at random points on their way to the enemy core. Some heroes start dead, and return later."""
     units, chance = s["units"], world.randomize
     for p, u in enumerate(heroes_of(world, units)):
         x = w.SPAWN_X + (chance * draw() * (w.WIDTH - w.CORE_X - w.SPAWN_X)).astype(np.int64)
@@ -413,7 +411,7 @@ def _spread(world: LaneWorld, s: Arrays, draw: Draw) -> None:
 
 
 def _wear(world: LaneWorld, units: np.ndarray, draw: Draw) -> None:
-    """Reduce the health of buildings at random, in each lane from the outer tower inward. The sides differ a little."""
+    """Reduce the health of buildings at random, in each lane from the outer tower inward, similarly for both sides."""
     half, both = units.shape[1] // 2, [w.WORN * draw() for _ in range(world.lanes)]
     for side in range(2):
         first, gone = side * half + world.team + w.SLOTS * world.lanes, np.zeros(len(units))

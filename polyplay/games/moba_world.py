@@ -2,9 +2,9 @@
 
 Arrays hold the states of many matches. Rules are in moba_rules. Observations and rewards are in moba_views.
 
-All numbers are integers. Lengths are in thousandths of a cell, and times in steps. If something becomes possible at a
-later time, the match's age at that time is stored. x leads from the base of side 0 to the base of side 1, and y from
-one edge of the map to the other. A map equals its mirror image in x. Each side sees the map from its own base.
+All values in the arrays are integers. Lengths are in thousandths of a cell, and times in steps. A waiting time is
+stored as the match's age at its end. x leads from the base of side 0 to the base of side 1, and y from one edge of the
+map to the other. A map equals its mirror image in x. Each side sees the map from its own base.
 
 The units of a side are, in order: heroes; SLOTS creeps per lane; the outer and the inner tower of each lane; the core.
 Side 1's units follow side 0's. Seats (players) 0 … n-1 are the heroes of side 0, and seats n … 2n-1 those of side 1.
@@ -85,8 +85,8 @@ KINDS = ("shaped", "win")  # kinds of rewards
 class LaneWorld:
     """Options of the environment arena:moba.
 
-    reward: "shaped" (by moba_views.REWARDS), or "win" (1 for a won match and -1 for a lost match).
-    randomize: how much the starts of matches differ, from 0 to 1.
+    reward: "shaped" (the weighted events of moba_views.REWARDS), or "win" (1 for a won match, -1 for a lost match).
+    randomize: how much the starts of matches differ, from 0 (not at all) to 1.
     """
 
     team: int = 5  # number of heroes per side
@@ -112,7 +112,7 @@ class LaneWorld:
 
     @property
     def sets(self) -> tuple[int, int, int, int]:
-        """Numbers of observation rows for allies, enemies, creeps and buildings. `unit` counts rows in this order."""
+        """Numbers of observation rows for allies, enemies, creeps and buildings, in the order of rows."""
         return max(self.team - 1, 1), self.team, SHOWN * self.lanes, 2 * (2 * self.lanes + 1)
 
     @property
@@ -171,7 +171,7 @@ def unit_of(units: np.ndarray, team: int, p: int) -> int:
 
 @compiled
 def forward(side: int, x: int) -> int:
-    """Convert x to the distance from a side's edge of the map, or such a distance to x."""
+    """Convert x to the distance from a side's edge of the map, or convert such a distance to x."""
     return x if side == 0 else WIDTH - x
 
 
@@ -203,7 +203,7 @@ def is_open(units: np.ndarray, team: int, u: int) -> bool:
 
 @compiled
 def can_attack(units: np.ndarray, team: int, p: int, v: int) -> bool:
-    """Tell whether unit v is a living enemy that seat p could hit at close distance. If v is -1, there is no unit."""
+    """Tell whether unit v is a living enemy that seat p could hit at close distance. Return False if v is -1."""
     theirs = (v >= len(units) // 2) == (p < team)
     return bool(v >= 0 and theirs and units[v, HEALTH] > 0 and is_open(units, team, v))
 
@@ -252,7 +252,7 @@ def strength(heroes: np.ndarray, p: int) -> int:
 
 @compiled
 def hurt(units: np.ndarray, killer: np.ndarray, u: int, damage: int, by: int) -> None:
-    """Reduce a unit's health. If the damage kills the unit, store the seat `by` in `killer` (-1: no seat)."""
+    """Reduce a unit's health. If the damage kills the unit, store the seat `by` (-1: no seat) in `killer`."""
     if 0 < units[u, HEALTH] <= damage:
         killer[u] = by
     units[u, HEALTH] -= damage
@@ -272,8 +272,8 @@ def go(units: np.ndarray, u: int, dx: int, dy: int, speed: int) -> None:
 def legal_actions(s: LaneMatches, primary: np.ndarray, unit: np.ndarray) -> None:
     """Write masks of legal actions into primary, bool [n, P, 8], and unit, bool [n, P, 8, rows].
 
-    `unit` has the rows at which each primary may aim, or all rows if a primary aims at no unit. A hero with full health
-    and mana can't go home.
+    unit[…, k, :] marks the rows at which primary action k may aim, or all rows if k aims at no unit. A hero with full
+    health and mana can't go home.
     """
     n, P, half, reach = len(unit), unit.shape[1], s.units.shape[1] // 2, CAST_RANGE * CAST_RANGE
     team, bodies = P // 2, half - 1 - 2 * s.wave.shape[2]

@@ -1,4 +1,4 @@
-"""Games of OpenSpiel as board games: `game:spiel:hex(board_size=5)`, `game:spiel:module:NAME`.
+"""Games of OpenSpiel as board games, called `game:spiel:hex(board_size=5)` or `game:spiel:module:NAME`.
 
 A game must be zero-sum, with two players who move in turn, without chance or hidden information. If OpenSpiel lets a
 player move again, the opponent must pass in between. A game that reaches LONGEST moves is drawn.
@@ -36,7 +36,7 @@ _stderr_alone = threading.Lock()  # one redirection of stderr at a time, as all 
 
 
 class SpielGame(GameRules):
-    """Game of OpenSpiel. Its last action is a pass.
+    """Game of OpenSpiel. The action with the highest number is a pass.
 
     A position is an int16 array: the number of moves so far, 1 if the player to move must pass (else 0), and the moves.
     """
@@ -99,7 +99,6 @@ class SpielGame(GameRules):
         return found
 
     def _player(self, n: int) -> int:
-        """Return OpenSpiel's number of the player to move after n moves, passes included."""
         return (self.first + n) % 2
 
     def stones(self, position: np.ndarray) -> np.ndarray | None:
@@ -111,7 +110,7 @@ class SpielGame(GameRules):
         return cells
 
     def move_name(self, action: int) -> str:
-        """Return OpenSpiel's name of an action, or "" if the action is a cell or its name depends on the position."""
+        """Return OpenSpiel's name of an action, or "" for a cell and for a name that depends on the position."""
         if action == self.passes:
             return "pass"
         name = "" if self.placed else str(self.game.action_to_string(self.first, action))
@@ -152,7 +151,7 @@ def load_game(name: str) -> Any:
 
 @contextmanager
 def refusals_of(name: str) -> Iterator[None]:
-    """Turn exceptions of OpenSpiel into UserErrors of one line, and drop what OpenSpiel prints about them."""
+    """Turn exceptions of OpenSpiel into UserErrors of one line, and drop OpenSpiel's own messages on stderr."""
     try:
         with _stderr_held():
             yield
@@ -163,7 +162,7 @@ def refusals_of(name: str) -> Iterator[None]:
 
 @contextmanager
 def _stderr_held() -> Iterator[None]:
-    """Hold back the process's output to stderr. Print it at the end, or drop it after an exception."""
+    """Hold back the process's output to stderr, and print the output at the end, unless an exception was raised."""
     with _stderr_alone, tempfile.TemporaryFile() as held:
         stderr = os.dup(2)
         try:
@@ -177,7 +176,7 @@ def _stderr_held() -> Iterator[None]:
 
 
 def _unfit(kinds: Any, game: Any) -> str:
-    """Return the reason why a game can't be searched, or "" if it can."""
+    """Return the reason why a game can't be searched, or "" if the game can be searched."""
     kind, n, actions = game.get_type(), game.num_players(), game.num_distinct_actions()
     wrong = {
         "its players move simultaneously": kind.dynamics != kinds.Dynamics.SEQUENTIAL,
@@ -192,8 +191,8 @@ def _unfit(kinds: Any, game: Any) -> str:
 
 
 def _unplayable(game: Any) -> str:
-    """Return the reason why a game can't be played, or "" if it can. A game without cells may crash when asked for
-    moves.
+    """Return the reason why a game can't be played, or "" if the game can be played. OpenSpiel may crash when asked for
+    the moves of a game without cells.
     """
     if min(game.num_distinct_actions(), *game.observation_tensor_shape()) < 1:
         return "its board has no cells"

@@ -1,4 +1,4 @@
-"""Board games that you define in your own module: `game:module:Game`, in plain Python or compiled with Numba.
+"""Board games that you define in a module, in plain Python or compiled with Numba, and play as `game:module:Game`.
 
 The search and the environment pool are compiled code. They call the methods `legal`, `play` and `write_planes` of a
 game by memory addresses (board_rules.call_rules). A Python method is called through ctypes, which takes Python's lock
@@ -60,7 +60,7 @@ class GameRules(ABC):
     slanted = False  # whether each row lies half a cell further right than the one above
 
     def start(self) -> np.ndarray:
-        """Return the initial position. By default, it is all zeros."""
+        """Return the initial position, by default all zeros."""
         return np.zeros(self.size, np.int8)
 
     @abstractmethod
@@ -73,26 +73,26 @@ class GameRules(ABC):
 
     @abstractmethod
     def write_planes(self, position: np.ndarray, out: np.ndarray) -> None:
-        """Write the planes (network input) that the player to move sees into `out`. This is an array float32 [planes,
-        rows, columns] of zeros.
+        """Write the planes (network input) that the player to move sees into `out`, float32 [planes, rows, columns] of
+        zeros.
         """
 
     def stones(self, position: np.ndarray) -> np.ndarray | None:
-        """Return the contents of the cells, int8 [rows · columns]: 0 empty, 1 a stone of the first player, 2 of the
-        second.
+        """Return the content of each cell, int8 [rows · columns]: 0 if empty, 1 for a stone of the first player, else
+        2.
 
-        Return None if action i is not a move at cell i. Only a terminal can show such games.
+        Return None if action i is not a move at cell i. A game without stones can be shown only in a terminal.
         """
         return None
 
     def move_name(self, action: int) -> str:
-        """Return the name of an action. If it is "", the action is named by its cell if `stones` gives cells, and else
-        by its number.
+        """Return the name of an action. For the name "", the action is called by its cell, or without `stones` by its
+        number.
         """
         return ""
 
     def draw(self, position: np.ndarray) -> str:
-        """Return the board as text. If it is "", what `stones` gives is shown, or else the position's numbers."""
+        """Return the board as text. If "" is returned, the stones are shown, or without `stones` the numbers."""
         return ""
 
 
@@ -157,7 +157,7 @@ def _view(address: int, shape: tuple[int, ...], kind: Any) -> np.ndarray:
 
 
 def _calls(rules: GameRules, view: Callable[..., Any]) -> dict[int, Callable[..., Any]]:
-    """Return functions of (position, out or action) by the numbers in METHODS. view: makes an array from an address."""
+    """Return functions of (position, out or action) by number in METHODS. view: makes an array from an address."""
     size, actions, planes = (rules.size,), (rules.actions,), rules.planes
     legal, play, write_planes = rules.legal, rules.play, rules.write_planes
 
@@ -210,7 +210,7 @@ class Calls:
         return int(made.address or 0)
 
     def _guard(self, n: int, call: Callable[..., Any]) -> int:
-        """Return the address of a function that stores exceptions in `failure`. Compiled code can't pass them on."""
+        """Return the address of a function that stores the call's exceptions, which C can't pass on, in `failure`."""
 
         def guarded(position: int, word: int, answer: int) -> None:
             try:
@@ -221,18 +221,18 @@ class Calls:
         return self._address(guarded)
 
     def _note(self, n: int, answer: int, _: int) -> None:
-        """Write an error message about the result `answer` of method number n into `failure`."""
+        """Write an error message about the result `answer` of method n (see METHODS) into `failure`."""
         failure.text, failure.raised = f"game:{self.name}: {METHODS[n]} {failure.raised or WRONG[answer]}", ""
 
 
 @cache
 def calls_of(name: str) -> Calls:
-    """Return the Calls of a game, one object per process. Raises UserError if the rules are unusable."""
+    """Return the Calls of a game, the same object at every call. Raises UserError if the rules are unusable."""
     return Calls(name)
 
 
 def keep_newest(known: OrderedDict[bytes, Any], key: bytes, value: Any, most: int) -> None:
-    """Set known[key] and make this entry the newest. If there are more than `most` entries, drop the oldest."""
+    """Set known[key] and make this entry the newest. If `known` then has more than `most` entries, drop the oldest."""
     known[key] = value
     known.move_to_end(key)
     if len(known) > most:
@@ -286,8 +286,8 @@ class OwnGame(boards.Game):
             keep_newest(self.calls.shown, planes[i].tobytes(), (start if over[i] else records[i]).tobytes(), SHOWN)
 
     def records(self, planes: np.ndarray) -> np.ndarray:
-        """Return the positions that these planes show. Planes that `remember` has not seen lately are unknown. After
-        the end of a game, the result is the initial position. Raises ValueError if planes are unknown.
+        """Return the positions that planes show, as stored by `remember`. Raises ValueError if planes were not stored
+        lately. After the end of a game, the result is the initial position.
         """
         found = [self.calls.shown.get(shown.tobytes()) for shown in np.ascontiguousarray(planes, np.float32)]
         if None in found:
@@ -299,7 +299,7 @@ class OwnGame(boards.Game):
         return np.zeros(self.cells, np.int8) if found is None else np.asarray(found, np.int8)
 
     def move_name(self, action: int) -> str:
-        """Return the name that the rules give an action, or else the name of its cell, or else its number."""
+        """Return the name of an action by the rules. Without such a name, return the action's cell or number."""
         cell = self.placed and action < self.cells
         return self.rules.move_name(int(action)) or (super().move_name(action) if cell else str(action))
 
@@ -318,7 +318,7 @@ class OwnGame(boards.Game):
 
 @dataclass
 class RandomGame:
-    """Random game that checks rules. Compiled methods run as Python, so an index outside an array raises an error."""
+    """Checks rules by playing a random game. Compiled methods run as Python, so a wrong array index raises an error."""
 
     name: str
     rules: GameRules
@@ -344,7 +344,7 @@ class RandomGame:
         return found.copy()
 
     def look(self, position: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the legal actions of a position, ascending, and its planes. Raises UserError if a result is wrong."""
+        """Return a position's legal actions, ascending, and its planes. Raises UserError if either is wrong."""
         kept, planes, most = position.copy(), np.zeros(self.rules.planes, np.float32), self.rules.actions
         given = self.ask("legal", position)
         self.ask("write_planes", position, planes)

@@ -39,16 +39,16 @@ T = TypeVar("T")
 
 
 def collator_for(queue: RolloutQueue | RolloutSlots, n: int, device: torch.device) -> Collator:
-    """Return the Collator, which joins `n` rollout slots (shared memory of a rollout) into one batch on the device."""
+    """Return a Collator, which joins `n` rollout slots (shared memory of a rollout) into one batch on the device."""
     if device.type == "cpu":
         return Collator(queue.rows, queue.state, queue.lanes, n)
     return DeviceCollator(queue, n, device)
 
 
 class DeviceCollator(Collator):
-    """Joins rollout slots into a batch on a GPU. Observations are copied from each slot directly into its lanes of the
-    batch, asynchronously if memory is page-locked. All other fields are small, so the CPU joins them. The slots must
-    not change until `done` returns.
+    """Joins rollout slots into a batch on a GPU. Observations are copied from each slot directly into the slot's lanes
+    of the batch, asynchronously if memory is page-locked. The CPU joins all other fields, which are small. The slots
+    must not change until `done` returns.
     """
 
     def __init__(self, queue: RolloutQueue | RolloutSlots, n: int, device: torch.device):
@@ -59,7 +59,7 @@ class DeviceCollator(Collator):
         self.obs: Batch | None = None
 
     def __call__(self, slots: list[int]) -> tuple[Batch, Batch]:
-        """Return the joined rows [T+1, n·lanes, …] and the state [n·lanes, …]. "obs" are tensors on the device."""
+        """Return the joined rows [T+1, n·lanes, …], with "obs" on the device, and the state [n·lanes, …]."""
         rows, state = super().__call__(slots)
         if self.n == 1:
             return {**rows, "obs": to_device(tree.map(lambda x: x[slots[0]], self.source), self.device)}, state
@@ -92,9 +92,9 @@ class Epochs:
     """Several passes over one batch, as in PPO.
 
     epochs: number of passes.
-    minibatches: number of equal parts of each pass; each part gives one update.
-    target_kl: stop after a minibatch whose approximate KL divergence from the policy that acted, averaged over
-        replicas, is above this value; 0: never stop.
+    minibatches: number of minibatches, of equal size, in each pass. Each minibatch gives one update.
+    target_kl: limit of the approximate KL divergence from the policy that acted, averaged over replicas. The passes end
+        after a minibatch above the limit; 0: no limit.
     """
 
     epochs: int = 4
@@ -103,13 +103,13 @@ class Epochs:
 
     @property
     def updates(self) -> int:
-        """Number of updates from one batch, if target_kl does not stop them early."""
+        """Number of updates from one batch, unless target_kl stops the passes early."""
         return self.epochs * self.minibatches
 
 
 def shuffled_order(places: np.ndarray, passes: Epochs, seed: tuple[int, ...]) -> list[tuple[np.ndarray, slice]]:
-    """Return the random order of all minibatches of a batch. A minibatch is given by the order of places in its epoch,
-    and by a slice of that order. places: of transitions, or of whole lanes. The slices are as equal as possible.
+    """Return the minibatches of all epochs, each as the epoch's order of places and a slice of this order. The slices
+    are as equal as possible. places: indices of transitions, or of whole lanes.
     """
     generator = np.random.default_rng(seed)
     orders = [generator.permutation(places) for _ in range(passes.epochs)]
@@ -119,13 +119,12 @@ def shuffled_order(places: np.ndarray, passes: Epochs, seed: tuple[int, ...]) ->
 
 
 class Minibatches:
-    """Divides one rollout into minibatches: single transitions or, with a recurrent network, whole lanes with their
+    """Divides one rollout into minibatches of single transitions, or with a recurrent network of whole lanes and their
     state.
 
     rows: the rollout's rows [T+1, B].
-    targets: tensors [T, B] that the loss prepared. Invalid transitions are left out, except in whole lanes.
-    whole: whether minibatches are lanes with all rows, including the last, because the loss computes the targets
-        itself.
+    targets: tensors [T, B] that the loss prepared. Minibatches of transitions leave out invalid ones.
+    whole: whether minibatches are lanes with all T+1 rows, because the loss computes the targets itself.
     """
 
     def __init__(self, rows: Batch, state: Batch, targets: Batch, version: np.ndarray, whole: bool = False):
@@ -145,9 +144,9 @@ class Minibatches:
         return np.arange(self.lanes) if self.whole else np.flatnonzero(self.valid)
 
     def take(self, order: np.ndarray, at: slice = slice(None)) -> tuple[Batch, Batch]:
-        """Return a minibatch's rows and the state before them. The rows are [1, n] transitions, or [T, n] of n whole
-        lanes; they are [T+1, n] if `whole` was given. order: the order of the epoch. All rows are put in this order
-        once per epoch.
+        """Return a minibatch's rows, and the recurrent state before these rows. The rows are [1, n] transitions, or [T,
+        n] of n whole lanes, or [T+1, n] if `whole` was given. order: the epoch's order, in which all rows are copied
+        once.
         """
         if self.whole:
             places = order[at]
@@ -168,8 +167,8 @@ class Minibatches:
 
 
 def pick_rows(rows: Batch, state: Batch, at: Tensor, whole: bool) -> tuple[Batch, Batch]:
-    """Return the transitions [1, n] at the places `at` of rows [T·B]. With `whole`, return the lanes `at` of rows [T,
-    B], with the state of these lanes.
+    """Return the transitions [1, n] with the indices `at` from rows [T·B]. With `whole`, return the lanes `at` of rows
+    [T, B], and the state of these lanes.
     """
     if whole:
         return tree.map(lambda x: x[:, at], rows), tree.map(lambda x: x[at], state)
@@ -179,8 +178,8 @@ def pick_rows(rows: Batch, state: Batch, at: Tensor, whole: bool) -> tuple[Batch
 def run_epochs(
     learner: Any, batch: Batch, state: Batch, version: np.ndarray, seed: tuple[int, ...]
 ) -> Generator[None, None, None]:
-    """Make all updates from one rollout. The rollout's agent steps count once, with the first update. Lags (ages of the
-    weights that acted) count with each update. learner: a Learner, or an object with the same methods.
+    """Make all updates from one rollout. The first update counts the rollout's agent steps, and each update counts lags
+    (ages of the weights that acted). learner: a Learner, or an object with the same methods.
     """
     policy, loss, passes = learner.policy, learner.spec.loss, learner.spec.passes
     targets = loss.prepare(batch, policy.reward_scale())
@@ -224,17 +223,16 @@ class Runner:
         self.drawn: tuple[int, Batch] = (-1, {})  # random numbers drawn early, for the update of a version
 
     def __call__(self, batch: Batch, state: Batch, version: int, tape: Tape | None = None) -> LossOutput:
-        """Return the loss of a batch, and leave the gradient in the learner's vector.
+        """Return the loss of a batch, and leave the gradient in the learner's vector. Raises UserError if the loss
+        function returns no LossOutput.
 
-        version: version of the weights, also part of the key of random numbers (Loss.noise).
+        version: version of the weights, which is also part of the key of random numbers (Loss.noise).
         tape: activations that were recorded when these weights acted in these rows.
-
-        Raises UserError: the loss returns no LossOutput.
         """
         return self.score(self.with_noise(batch, version) if self.draws else batch, state, tape)
 
     def score(self, batch: Batch, state: Batch, tape: Tape | None = None) -> LossOutput:
-        """Do the same as `__call__`, for a batch that already contains its random numbers."""
+        """Return the loss as `__call__` does, for a batch that already contains its random numbers."""
         policy: Any = self.policy
         if tape is not None:
             policy = SimpleNamespace(unroll=partial(policy.unroll, tape=tape), observe_targets=policy.observe_targets)
@@ -247,17 +245,17 @@ class Runner:
         return scored._replace(loss=scored.loss.detach())
 
     def part(self, parts: Minibatches, order: np.ndarray, at: slice, version: int) -> LossOutput:
-        """Do the same as `__call__`, for one minibatch of a rollout. See Minibatches.take."""
+        """Return the loss as `__call__` does, for one minibatch of a rollout. See Minibatches.take."""
         return self(*parts.take(order, at), version)
 
     def noise_of(self, batch: Batch, version: int) -> Batch:
-        """Return the random numbers (arrays) of the update that starts from the weights `version`."""
+        """Return the random numbers (arrays) for the update of weights `version`."""
         (at, drawn), self.drawn = self.drawn, (-1, {})
         return drawn if at == version else self.loss.noise(self.policy, batch, (*self.seed, version))
 
     def draw_noise(self, batch: Batch, version: int) -> None:
-        """Draw the random numbers for the update of weights `version` in advance. For a user's loss, do nothing: its
-        random numbers may depend on the weights, which are not known yet.
+        """Draw the random numbers for the update of weights `version` in advance, but not for a user's loss, whose
+        random numbers may depend on the weights.
         """
         if self.draws and type(self.loss).__module__.startswith("polyplay."):
             self.drawn = version, self.loss.noise(self.policy, batch, (*self.seed, version))
@@ -268,15 +266,15 @@ class Runner:
         return {**batch, **to_device(drawn, self.vector.flat.device)} if drawn else batch
 
     def compile(self) -> bool:
-        """Prepare this runner to compile its updates. Return False if another runner is needed for that."""
+        """Prepare this runner to compile updates. Return False if only another runner can compile updates."""
         return False
 
     def close(self) -> None:
         """End the threads and processes that the runner started."""
 
     def begin(self, items: list[Batch], version: int) -> None:
-        """Start to compute the next updates in other threads. Meanwhile the caller changes neither weights nor
-        hyperparameters.
+        """Start to compute the next updates in other threads. Until these updates are done, the caller changes neither
+        weights nor hyperparameters.
 
         items: batches of the next updates, as NumPy arrays.
         version: version of the weights before the first of these updates.
@@ -288,7 +286,7 @@ class Runner:
 
 @contextlib.contextmanager
 def own_loss(title: str) -> Iterator[None]:
-    """Make error messages about a user's loss name the option --loss."""
+    """Let error messages about a user's loss name the option --loss."""
     try:
         yield
     except UserError as e:
@@ -297,9 +295,9 @@ def own_loss(title: str) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class LearnerSpec(Holder):
-    """Describes a learner: network, loss, update, hyperparameters, and length of training. If the network has auxiliary
-    heads or a temporal core, their terms are added to an actor-critic's loss. The learner then also gets the memory of
-    recent rows that these heads draw from.
+    """Describes a learner: network, loss, update, hyperparameters, and length of training. The terms of a network's
+    auxiliary heads or temporal core are added to an actor-critic's loss. For heads that learn from past rows, the
+    learner gets a memory of recent rows (UnrealWindows).
     """
 
     policy: PolicyFactory
@@ -340,9 +338,8 @@ class LearnerSpec(Holder):
         self.update.fit(self.policy)
 
     def with_loss(self, make: Callable[[Loss], Loss] | str) -> LearnerSpec:
-        """Return a copy of this LearnerSpec with another loss, which `make` returns for the present loss. make: a
-        function, or its name as module:callable. Raises UserError: `make` fails, or returns a loss that a learner
-        cannot call.
+        """Return a copy of this LearnerSpec with the loss that `make`, a function or its name as module:callable,
+        returns for the present loss. Raises UserError if `make` fails, or if a learner cannot call the returned loss.
         """
         title = user_modules.title(make)
         if isinstance(self.policy, NetworkFactory) and self.policy.options.get("value") == "popart":
@@ -430,7 +427,7 @@ class Learner:
             tuned.apply_hyperparameters(hyper)
 
     def _measure(self) -> None:
-        """Measure the progress, in agent steps, of all learners that end together."""
+        """Measure the progress, in agent steps, that decides when this learner ends."""
         self.progress = self.learnt  # agent steps learned from
         for part in self.parts:
             if part.progress:
@@ -445,7 +442,7 @@ class Learner:
         """Make one update from a rollout, or all updates of `spec.passes`.
 
         rows: the rollout's rows [T+1, B], as NumPy arrays; observations may be tensors on the device.
-        state: the recurrent state before these rows.
+        state: the recurrent state before the rows.
         tape: activations to reuse, recorded while the present weights acted.
         """
         batch, state = to_device(rows, self.device), to_device(state, self.device)
@@ -465,7 +462,7 @@ class Learner:
         return (yield from self.apply_gradient(scored, batch, versions, learnt, observe=True))
 
     def timed(self, update: Generator[None, None, T]) -> Generator[None, None, T]:
-        """Run an update, and count its lags. Its time counts as learning, except waits for other workers."""
+        """Run an update, and count its lags. Count its time, without waits for other workers, as learning."""
         before, waited = time.perf_counter(), self.update.waited
         result = yield from update
         after, waited = time.perf_counter(), self.update.waited - waited
@@ -490,11 +487,11 @@ class Learner:
     def step_on_sample(
         self, item: Batch, fresh: float = 0.0, observe: bool = False
     ) -> Generator[None, None, Tensor | None]:
-        """Make one update from a sample of a replay. Return new priorities of its items, or None if the loss gives
+        """Make one update from a replay's sample. Return new priorities of the sample's items, or None if the loss has
         none.
 
         fresh: agent steps taken since the last update. Each step counts once, however often the replay draws it.
-        observe: whether to update the running statistics with the sample first, because acting did not.
+        observe: whether to update the running statistics with the sample first (False if acting updates them).
         """
         self.update.refresh()  # the gradient is computed with the newest weights, even if older ones acted
         if observe:
@@ -514,14 +511,14 @@ class Learner:
 
     @property
     def begins(self) -> int:
-        """Number of next updates that may start before the first of them is counted. It is 1 if a part of the learner
-        may change the inputs of the second update.
+        """Number of next updates that other threads may start before the first of these updates is counted. The number
+        is 1 if a part of the learner may change the inputs of the second update.
         """
         changing = (part for part in self.parts if part.adjust or part.rate or part.updated)
         return min([self.run.begins, *(part.unchanged() if part.unchanged else 1 for part in changing)])
 
     def begin(self, items: list[Batch]) -> None:
-        """Let other threads start to compute the next updates from these samples, while this thread acts."""
+        """Let other threads start to compute the next updates from the samples `items`, while this thread acts."""
         self.adjust()
         self.run.begin(items, self.version)
 
@@ -538,7 +535,7 @@ class Learner:
         return self.run.part(parts, order, at, self.version)
 
     def observe(self, rows: Batch) -> None:
-        """Update running statistics, also the target network's, with new rows [T+1, B] before a replay draws them."""
+        """Update the running statistics, also the target network's, with rows [T+1, B] not yet drawn from a replay."""
         if self.policy.observes:
             if self.run.settle:
                 self.run.settle()
@@ -557,11 +554,11 @@ class Learner:
         watch: bool = False,
     ) -> Generator[None, None, float]:
         """Make and count one update from the gradient in the learner's vector. With `watch`, return the approximate KL
-        divergence from the policy that acted, averaged over replicas; otherwise return 0.
+        divergence from the policy that acted, averaged over replicas, else 0.
 
         rows: the batch, which is saved to a file if the loss or the gradient is not finite.
         versions: version of the weights that acted, for each row.
-        `learnt`: agent steps to count.
+        `learnt`: number of agent steps to count.
         observe: whether to update running statistics with the rows.
         """
         if not all(part.admit(scored) for part in self.parts if part.admit):
@@ -594,7 +591,7 @@ class Learner:
         return float(total[0] / total[4])
 
     def sums(self, learnt: float = 0.0, kl: float = 0.0, leaving: float = 0.0) -> Sums:
-        """Return the numbers that replicas sum. leaving: 1 if this replica makes no more updates; others then stop."""
+        """Return the numbers that replicas sum. leaving: 1 if this replica ends, so that the others stop too."""
         first, control = self.ctx.index == 0, self.ctx.control
         # of synchronous replicas, only the first reports that the run finishes
         finishing = (first or self.spec.update.asynchronous) * control.finishing

@@ -1,11 +1,11 @@
 """Construction of policies by name.
 
-`make` makes actor-critic networks, `make_values` those of Q-learning, `make_deterministic` those of Ape-X DPG, and
-`make_critics` those of SAC and TD3. A `NetworkFactory` holds the arguments of such a call, and is sent to workers,
-which make the policy there.
+`make` makes actor-critic networks, `make_values` networks for Q-learning, `make_deterministic` networks for Ape-X DPG,
+and `make_critics` networks for SAC and TD3. A `NetworkFactory` holds the arguments of one of these functions. Workers
+receive the factory, and make the policy.
 
-The name of a network is "auto", a key of `NETS`, or "module:callable". The callable takes the EnvSpec and options. It
-returns a whole Policy, or a Torso (first part of a network), to which core and head are added.
+The name of a network is "auto", a key of `NETS`, or "module:callable". The callable takes an EnvSpec and options. It
+returns a whole Policy, or a Torso, the first part of a network, to which `make` adds a core and a head.
 """
 
 from __future__ import annotations
@@ -70,22 +70,21 @@ def make(
     value: str = "plain",
     **options: Any,
 ) -> Policy:
-    """Make a policy for the observations and actions of `spec`. Initial weights come only from torch's global
-    generator.
+    """Make an actor-critic policy for the observations and actions of `spec`, initialized by torch's global generator.
 
     core: none, lstm, gru or temporal, with `core_size` units.
-    memory: number of words of the temporal core's memory. 0: no memory.
-    previous: the core (without a core, the head) also takes the last action and reward.
-    init: orthogonal, torch, or auto (the published initialization of the network).
-    inputs: how observations are preprocessed: raw, center (images minus their mean image), signed (images as x/128 − 1,
-        as in GA3C) or normalize (numbers that are not images get mean 0, deviation 1, within ±bound).
-    returns: discount of the returns whose size is tracked, for losses that scale rewards. None: not tracked.
-    guard: how log-probabilities of discrete actions are guarded, see action_heads.
-    actions: scale maps −1 … 1 to the bounds of real actions. clip leaves clipping to pools of environments.
+    memory: number of words in the temporal core's memory, or 0 for no memory.
+    previous: the core (or the head, without a core) also takes the previous action and reward.
+    init: orthogonal, torch, or auto for the published initialization of the network.
+    inputs: preprocessing of observations: raw, center (subtract the mean image), signed (images as x/128 − 1, as in
+        GA3C), or normalize (numbers outside images, to mean 0 and standard deviation 1, within ±bound).
+    returns: discount of the returns that ReturnScale tracks for losses that scale rewards, or None.
+    guard: guard of the logarithm of discrete probabilities near 0, see action_heads.
+    actions: scale maps −1 … 1 to the bounds of real actions; clip does not, and environment pools clip actions.
     deviation: initial standard deviation of real actions.
     rewards: names of the events that make the reward.
     width, auxiliary: see ActorCritic.
-    value: plain, heads (one output per task), or popart (also normalized, see nets.policy).
+    value: plain, heads (one value output per task), or popart (one normalized output per task, see nets.policy).
     options: the network's own options (hidden, activation, …).
     Raises UserError if an option is wrong.
     """
@@ -128,7 +127,6 @@ CHOICES = {
 
 
 def _check_choices(**given: str) -> None:
-    """Raise UserError if the value of an option is not one of its CHOICES."""
     for name, value in given.items():
         if value not in CHOICES[name]:
             raise UserError(f"{name}: {value!r} given, allowed: {', '.join(CHOICES[name])}")
@@ -153,16 +151,16 @@ def make_values(
     inputs: str = "raw",
     **options: Any,
 ) -> QNetwork:
-    """Make a Q-network for the observations and Discrete actions of `spec`. R2D2's network has name="nature",
-    dueling=True, core="lstm", previous=True. Initial weights come only from torch's global generator.
+    """Make a Q-network for the observations and Discrete actions of `spec`, initialized by torch's global generator.
+    R2D2's network has name="nature", dueling=True, core="lstm", previous=True.
 
     dueling, atoms, scale, noisy, sigma, bias: see q_network.QHead.
     support: values of the lowest and highest atom.
-    width: size of the head's hidden layers, which replace the network's fully connected layer. None: that layer's size
-        (nature: 512), or 0 for networks without one (mlp).
+    width: size of the head's hidden layers, which replace the fully connected layer of the torso. If None, the default
+        size of that layer (512 for nature), or 0 for torsos without such a layer (mlp).
     core, inputs, options: as in `make`.
-    previous: the core (without a core, the head) also takes the last action and reward.
-    clipped: this reward is clipped to ±1.
+    previous: the core (or the head, without a core) also takes the previous action and reward.
+    clipped: clip the reward that `previous` adds to ±1.
     Raises UserError if an option is wrong.
     """
     assert isinstance(spec.action, Discrete)
@@ -191,12 +189,11 @@ def make_deterministic(
     init: str = "torch",
     **options: Any,
 ) -> DPGNetwork:
-    """Make an actor and a critic for the observations of `spec` and its bounded Box of actions.
+    """Make an actor and a critic for the observations and the bounded Box of actions of `spec`, initialized by torch's
+    global generator.
 
-    Initial weights come only from torch's global generator.
-    actor, critic: layer sizes of each. The layer of the last size follows the torso, and the critic's also takes the
-        action. The other sizes become the torso's `hidden` if that option is a tuple (mlp). Other torsos keep their
-        layers.
+    actor, critic: sizes of hidden layers. The last layer follows the torso, and in the critic also takes the action.
+        For mlp, the other sizes are the torso's layers; other torsos ignore these sizes.
     options: as in `make`.
     Raises UserError if an option is wrong.
     """
@@ -222,13 +219,13 @@ def make_critics(
     log_std: str = "clip",
     **options: Any,
 ) -> CriticsNetwork:
-    """Make an actor and critics for the observations of `spec`. Initial weights come only from torch's global
-    generator.
+    """Make an actor and critics for the observations and actions of `spec`, initialized by torch's global generator.
 
-    actor: gaussian or deterministic, for real parts of an action. Discrete parts have a categorical actor.
-    hidden: sizes of the layers after the trunk, in the actor and in each critic. The trunk is the named network. For
-        mlp, the trunk only flattens observations.
-    deviation: standard deviation of the deterministic actor's noise. options: arguments of CriticsNetwork.
+    actor: gaussian or deterministic, for the real parts of an action. Discrete parts have a categorical actor.
+    hidden: sizes of the hidden layers of the actor and of each critic. The layers follow the network `name`, the trunk
+        that actor and critics share. For mlp, the trunk only flattens observations.
+    deviation: standard deviation of the deterministic actor's noise.
+    options: arguments of CriticsNetwork.
     Raises UserError if an option is wrong.
     """
     if activation != "relu":
@@ -249,7 +246,7 @@ MAKERS: dict[str, Callable[..., Policy]] = {
 
 
 def _torso(build: Builder, title: str, spec: EnvSpec, options: Mapping[str, Any], need: str) -> Torso:
-    """Make a torso. Raises UserError if the options do not fit, or if the network is a whole policy."""
+    """Make a torso. Raises UserError if the options are wrong, or if `build` returns a whole policy."""
     torso = _made(build, title, spec, options)
     if isinstance(torso, Policy):
         raise UserError(WHOLE.format(title, need))
@@ -257,7 +254,7 @@ def _torso(build: Builder, title: str, spec: EnvSpec, options: Mapping[str, Any]
 
 
 def _inputs(how: str, spec: EnvSpec, torso: Torso, bound: float = BOUND) -> Inputs | None:
-    """Make the module that preprocesses observations before the torso. Return None for raw inputs."""
+    """Return the module that preprocesses observations before the torso, or None for raw inputs."""
     obs = spec.obs
     if how not in ("center", "signed"):
         return Normalize(obs, torso.unit_sets, bound, spec.classes) if how == "normalize" else None
@@ -270,9 +267,9 @@ def _inputs(how: str, spec: EnvSpec, torso: Torso, bound: float = BOUND) -> Inpu
 
 @dataclass(frozen=True)
 class NetworkFactory(PolicyFactory):
-    """Makes a policy with the arguments of one of the `make` functions. `kind` says which of these functions makes it.
-    Workers get the pickled factory, never weights. With the option `exact`, the results of a row are bitwise the same
-    in every batch (see layers.Linear). This slows down acting, most of all in one lane.
+    """Makes a policy by the function MAKERS[kind] and the stored arguments. Workers receive the pickled factory, and no
+    weights. With the option `exact` (the default), the results of a row are bitwise the same in every batch (see
+    layers.Linear), but acting is slower, mainly with one lane.
     """
 
     name: str | Builder
@@ -290,7 +287,7 @@ class NetworkFactory(PolicyFactory):
 
     @property
     def own(self) -> bool:
-        """Whether a user's function makes the network."""
+        """Whether the network is made by a user's function."""
         return callable(self.name) or ":" in self.name
 
     def check_unroll(self) -> None:
@@ -316,13 +313,13 @@ class NetworkFactory(PolicyFactory):
 
     @property
     def title(self) -> str:
-        """The network's name. If the network has a core, the core's name follows."""
+        """Name of the network, followed by the name of the core, if any."""
         core = self.options.get("core", "none")
         return user_modules.title(self.name) if core == "none" else f"{user_modules.title(self.name)} + {core}"
 
     @property
     def choice(self) -> str:
-        """Description of the chosen network, its inputs, and images that a fully connected network reads flattened."""
+        """Description of the network, its inputs, and the images that a fully connected network reads flattened."""
         if callable(self.name):
             return user_modules.title(self.name)
         name, colon, rest = self.name.partition("(")
@@ -338,9 +335,8 @@ class NetworkFactory(PolicyFactory):
 
 
 def read_layers(name: str | Builder, spec: EnvSpec) -> tuple[str | Builder, dict[str, Any]]:
-    """Split a network such as "mlp(256,256,relu)" into its name, here "mlp", and a dict of options. The options are
-    `hidden`, the layers' sizes (one number if the network has only one such layer), and `activation`. Raises UserError
-    if the layers are malformed.
+    """Split a network such as "mlp(256,256,relu)" into the name "mlp" and the options `hidden`, the layers' sizes (one
+    number if the network has only one such layer), and `activation`. Raises UserError if the layers are malformed.
     """
     found = None if callable(name) else LAYERS.fullmatch(name)
     if found is None:
@@ -394,9 +390,7 @@ def _load(name: str) -> Builder:
 
 
 def _made(build: Builder, title: str, spec: EnvSpec, options: Mapping[str, Any]) -> Torso | Policy:
-    """Make a whole policy or a torso. A user's torso is tried on zeros. Raises UserError if options or result are
-    wrong.
-    """
+    """Call `build`, and try a user's torso on zeros. Raises UserError if the options or the result are wrong."""
     signature = inspect.signature(build)
     try:
         signature.bind(spec, **options)
@@ -413,7 +407,7 @@ def _made(build: Builder, title: str, spec: EnvSpec, options: Mapping[str, Any])
 
 
 def _task_apart(build: Builder, spec: EnvSpec) -> bool:
-    """Tell whether the network takes only an image, so that WithTask must add the task."""
+    """Tell whether the spec has a task, but the torso takes only an image, so that WithTask must add the task."""
     return spec.task_input != "none" and isinstance(build, partial) and build.func in (torsos.Conv, torsos.Impala)
 
 
@@ -448,12 +442,12 @@ LEARNT = {"logp": NUMBER, "value": NUMBER, "entropy": NUMBER}
 
 
 class NetworkTrial:
-    """Calls methods of a user's network once, to find mistakes before a run starts. Mistakes raise UserErrors of one
-    line that name the class and the method.
+    """Calls methods of a user's network once, to find mistakes before a run starts. A mistake raises a UserError with
+    the class and the method in one line.
     """
 
     def __init__(self, net: Torso | Policy, title: str, **missing: bool):
-        """missing: for each required method's name, whether the class lacks the method."""
+        """missing: whether the class lacks a required method, by the method's name."""
         self.net, self.where = net, f"--network: {title!r}: class {type(net).__name__}"
         base = Torso if isinstance(net, Torso) else Policy
         if taken := [name for name in (*net._modules, *net._parameters, *net._buffers) if hasattr(base, name)]:
@@ -463,7 +457,7 @@ class NetworkTrial:
             raise UserError(f"{self.where} lacks {lacks[0]}")
 
     def call(self, method: Callable[..., Any], takes: str, *given: Any) -> Any:
-        """Call a method without gradient. takes: its arguments in words. Raises UserError if the method fails."""
+        """Call a method without gradient. takes: description of the arguments. Raises UserError if the method fails."""
         training = self.net.training
         self.net.eval()
         try:
@@ -476,7 +470,7 @@ class NetworkTrial:
             self.net.train(training)
 
     def check(self, what: str, found: Any, spec: Spec, *lead: int) -> None:
-        """Raise UserError unless the result `found` of a method has every field of `spec`, each [*lead, …]."""
+        """Raise UserError unless a method's result `found` has the fields of `spec`, with leading dimensions `lead`."""
         given = dict(tree.leaves(found))
         for path, leaf in tree.leaves(spec):
             x, wanted = given.get(path), f"{leaf.dtype} {[*lead, *leaf.shape]}"
@@ -490,7 +484,7 @@ def _zeros(spec: Spec, *lead: int) -> Any:
 
 
 def _rows(spec: EnvSpec, *lead: int) -> Batch:
-    """Return rows of zeros in which every action is legal."""
+    """Return rows of zeros, with masks in which every action is legal."""
     events = {"events": Field((len(spec.events),), "float32")} if spec.events else {}
     rows: Batch = _zeros({"obs": spec.obs, **ARRIVES, **events}, *lead)
     return rows if spec.mask is None else {**rows, "mask": tree.map(torch.ones_like, _zeros(spec.mask, *lead))}
@@ -551,8 +545,8 @@ def count_parameters(policy: PolicyFactory) -> int:
 def build_network(
     policy: PolicyFactory, seed: int, precision: str = "float32", device: torch.device | str = "cpu"
 ) -> Policy:
-    """Build the network on a device, with initial weights that depend only on `seed`. Torch's generator is global, so
-    threads take turns, and environments in this process use a separate generator.
+    """Build the network on a device, with initial weights that depend only on `seed`. A lock keeps other threads from
+    torch's global generator, and environments in this process use a separate generator.
     """
     with _building, outside(), outlines(False):
         torch.manual_seed(seed)

@@ -1,9 +1,8 @@
-"""Acting with small networks without torch. NumPy computes the same function from the same weights in memory.
+"""Act with small networks without torch: NumPy computes the network's function from the weights in memory.
 
 For two layers of 64 units and a few lanes (parallel environments), torch's calls take ten times as long as the
-arithmetic. `fast_player` supports networks of fully connected layers, with or without an LSTM or a GRU, if all parts
-have known types. Given the same noise, its players return what the network's `act` returns, except for rounding,
-because sums are added in another order.
+arithmetic. `fast_player` supports networks of fully connected layers, with or without an LSTM or a GRU. Given the same
+noise, NumPy's outputs equal those of the network's `act` up to rounding, because NumPy adds sums in another order.
 """
 
 from __future__ import annotations
@@ -36,14 +35,14 @@ Choose = Callable[[np.ndarray, np.ndarray | None], tuple[np.ndarray, np.ndarray]
 
 
 class ArrayPlayer(Player):
-    """A player whose `act` takes and returns NumPy arrays. Its recurrent states are tensors."""
+    """A player whose `act` takes and returns NumPy arrays. Recurrent states stay tensors."""
 
 
 def fast_player(policy: Player) -> ArrayPlayer | None:
-    """Make a player that acts like this network, with the same weights in memory. Return None if the network isn't
-    supported.
+    """Return a player that acts like `policy` and shares the policy's weights in memory, or None if a layer of the
+    network is not supported.
 
-    The weights must stay in place. So first bind the network to FlatParams (weights.params).
+    Before the call, bind the network to FlatParams (weights.params), because later the weights' memory must not move.
     """
     make = PLAYERS.get(type(policy))
     if make is None or not _is_plain(cast("Policy", policy)):
@@ -55,11 +54,11 @@ def fast_player(policy: Player) -> ArrayPlayer | None:
 
 
 class _Unknown(Exception):
-    """Raised if a part of the network has an unsupported type."""
+    """Raised if a layer or head of the network has an unsupported type."""
 
 
 def _is_plain(policy: Policy) -> bool:
-    """Tell whether weights and computation are float32 on the CPU, and all features go through the core."""
+    """Tell whether weights and computation are float32 on the CPU, and no feature skips the core."""
     own = all(x.device.type == "cpu" and x.dtype == torch.float32 for x in policy.parameters())
     return own and not (policy.bf16 or (isinstance(policy, TorsoPolicy) and policy.units))
 
@@ -75,7 +74,7 @@ FLOAT = np.dtype(np.float32)
 
 @compiled
 def _add(x: np.ndarray, bias: np.ndarray, cut: bool) -> None:
-    """Add bias [n] to rows x [B, n] in place. cut: then replace negative numbers by 0 (ReLU), but keep NaN."""
+    """Add bias [n] to rows x [B, n] in place. If `cut` is true, then apply ReLU, but keep NaN."""
     for row in range(len(x)):
         for i in range(len(bias)):
             y = x[row, i] + bias[i]
@@ -123,7 +122,6 @@ def _through(layers: list[Layer], x: np.ndarray) -> np.ndarray:
 
 
 def _known(torso: Any) -> MLP:
-    """Return the torso if it is an MLP. Raises _Unknown if it is not."""
     if type(torso) is not MLP:
         raise _Unknown
     return torso
@@ -138,8 +136,8 @@ def _array(x: Tensor) -> np.ndarray:
 
 
 def _read(torso: MLP, inputs: Any) -> Read:
-    """Make the function that flattens the torso's observations. Raises _Unknown if observations are preprocessed in
-    another way than by Normalize.
+    """Return a function that flattens and normalizes the torso's observations. Raises _Unknown if the network
+    preprocesses observations by a module other than Normalize.
     """
     if inputs is not None and (type(inputs) is not Normalize or any(inputs.sets)):
         raise _Unknown
@@ -234,9 +232,9 @@ CELLS: dict[type[nn.Module], Callable[..., tuple[np.ndarray, ...]]] = {LSTMCell:
 
 
 class _Behind:
-    """The part of a network after the torso: adds the previous action and reward, and computes the core.
+    """The layers between torso and heads: append the previous action and reward to the features, then compute the core.
 
-    Raises _Unknown if this part is not supported.
+    Raises _Unknown if the core or its input is not supported.
     """
 
     def __init__(self, policy: TorsoPolicy):
@@ -281,9 +279,9 @@ GUARDS = {"none": 0, "plus": 1, "max": 2}  # codes of action_heads' guards of lo
 
 @compiled
 def _choose(params: np.ndarray, noise: np.ndarray, guard: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return actions int64 [N] and their log-probabilities float32 [N], from logits [N, n]. With noise [N, 1], draw by
-    the inverse cumulative distribution. If a logit is NaN, take the last action. With empty noise [0, 1], take the
-    greatest logit.
+    """Return actions int64 [N] and their log-probabilities float32 [N], from logits [N, n]. With noise [N, 1], draw
+    actions by the inverse cumulative distribution. Without noise (an empty array [0, 1]), take the greatest logit. If a
+    logit is NaN, a draw takes the last action.
     """
     rows, n = params.shape
     action, logp, weight = np.zeros(rows, np.int64), np.empty(rows, np.float32), np.empty(n, np.float32)
@@ -343,7 +341,7 @@ def _gaussian(head: Gaussian) -> Choose:
     span = np.where(half > 0, half, ONE)
 
     def choose(params: np.ndarray, noise: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
-        """Return actions and their log-probabilities. The latter are computed from the rounded actions."""
+        """Return actions, and the log-probabilities of the rounded actions."""
         inner = params if noise is None else params + np.exp(log_std) * _normal(noise)
         action = inner if middle is None else middle + half * inner
         inner = action if middle is None else (action - middle) / span
@@ -374,7 +372,7 @@ class _NetworkPlayer(ArrayPlayer):
 
     @np.errstate(all="ignore")
     def act(self, step: Batch, state: Batch) -> tuple[Batch, Batch]:
-        """See Policy.act. NaN causes no warning here, because the learner stops at NaN."""
+        """See Policy.act. NumPy's warnings about NaN are off, because the learner stops at NaN."""
         x, after = _through(self.torso, self.read(step["obs"])), Batch()
         if self.behind is not None:
             x, after = self.behind(x, step, state)
@@ -385,7 +383,7 @@ class _NetworkPlayer(ArrayPlayer):
 
     @abstractmethod
     def outputs(self, x: np.ndarray, step: Batch) -> Batch:
-        """Return the network's outputs in rows [B]. x [B, n]: the input of the heads."""
+        """Return the network's outputs for B lanes, from the heads' input x [B, n]."""
 
     def spec(self) -> Spec:
         return self.policy.spec()
@@ -503,7 +501,7 @@ class _DeterministicPlayer(_NetworkPlayer):
 
 
 class _CriticsPlayer(ArrayPlayer):
-    """Player for the networks of SAC and TD3. It computes only the actor."""
+    """Player for the networks of SAC and TD3. The player computes the actor, not the critics."""
 
     def __init__(self, policy: CriticsNetwork):
         trunk, head, space = cast("Flat", policy.trunk), cast("Any", policy.box), policy.actions.space

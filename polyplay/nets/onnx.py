@@ -1,10 +1,12 @@
-"""Export of a policy as an ONNX file, which other programs can run without Polyplay. The file computes one step with
-the most probable action, for any number of lanes (parallel environments). Normalizers and core are included.
+"""Export of a policy as an ONNX file, which other programs can run without Polyplay.
 
-Inputs: `obs` (or `obs/KEY`), and those of `first`, `reward`, `events`, `mask`, `state/NAME` that the network uses.
-    Outputs: `action`, `value` if the policy has one value, and `next/NAME`, to be passed as `state/NAME` in the next
-    step. The first state is zeros. The file is compared with torch before it is written. The metadata entry `polyplay`
-    describes the file in JSON.
+The exported graph, with normalizers and core, computes one step of acting with the most probable actions, for any
+number of lanes (parallel environments). The graph's outputs are compared with torch's before the file is written.
+
+Inputs: `obs` (or `obs/KEY`), and whichever of `first`, `reward`, `events`, `mask` and `state/NAME` the network uses.
+    In the first step, every `state/NAME` is zeros.
+Outputs: `action`, `value` if the policy has one value, and `next/NAME`, the next step's input `state/NAME`.
+Metadata: the entry `polyplay` describes the file in JSON.
 """
 
 from __future__ import annotations
@@ -44,7 +46,7 @@ SAME = 0.9  # least allowed share of equal discrete actions: of two equally prob
 
 
 class ExportedStep(nn.Module):
-    """Computes one step of `policy.act` without noise. It takes and returns tensors that are not nested."""
+    """Computes one step of `policy.act` without noise. Inputs and outputs are tensors, not dicts."""
 
     def __init__(self, policy: Policy, names: list[str], units: ValueUnits):
         super().__init__()
@@ -75,9 +77,9 @@ def check_export(file: Path) -> None:
 def export_onnx(
     policy: Policy, spec: EnvSpec, file: Path, about: Mapping[str, object], units: ValueUnits = ValueUnits()
 ) -> dict[str, Any]:
-    """Write the policy to the ONNX file `file`. Return a report of the file's contents and of the largest difference
-    from torch. units: units of the policy's values. The file's values are in the environment's units. Raises UserError
-    if the policy cannot be exported. Then no file was written.
+    """Write the policy to the ONNX file `file`, with values in the environment's units. Return a report of the file's
+    contents and of the largest difference from torch. Raises UserError, before the file is written, if the policy
+    cannot be exported. units: conversion of the policy's values to the environment's units.
     """
     if isinstance(policy, actor_critic.ActorCritic) and isinstance(policy.core, recurrent.Temporal):
         why = "this policy has --core temporal, whose slow clock runs in some lanes only, which no fixed graph allows"
@@ -106,7 +108,7 @@ def export_onnx(
 
 
 def exported_inputs(policy: Policy, spec: EnvSpec) -> dict[str, Field]:
-    """Return the fields that a policy may use in a step. Their keys are the names of the file's inputs."""
+    """Return the fields that a policy may use in a step, by the names of the file's inputs."""
     inputs: dict[str, Spec] = {"obs": spec.obs}
     if spec.mask is not None:
         inputs["mask"] = spec.mask
@@ -120,8 +122,8 @@ def exported_inputs(policy: Policy, spec: EnvSpec) -> dict[str, Field]:
 
 
 def _graph(policy: Policy, fields: dict[str, Field], units: ValueUnits) -> tuple[onnx.ModelProto, dict[str, Field]]:
-    """Return the ONNX model for any number of lanes, and its outputs' fields. Raises UserError if torch cannot export
-    it.
+    """Return the ONNX model for any number of lanes, and the fields of the model's outputs. Raises UserError if torch
+    cannot export the network.
     """
     step = ExportedStep(copy.deepcopy(policy), list(fields), units).eval()
     values = tuple(torch.from_numpy(x) for x in tree.zeros(fields, (3,)).values())
@@ -145,8 +147,8 @@ def _graph(policy: Policy, fields: dict[str, Field], units: ValueUnits) -> tuple
 
 @contextlib.contextmanager
 def _plain(net: nn.Module) -> Iterator[None]:
-    """Turn off padding to whole tiles within this context. It matters only to torch on a CPU, and would fix the number
-    of lanes.
+    """Turn off the padding of batches in this context, because padding would fix the number of lanes in the graph. Only
+    torch on a CPU needs padding.
     """
     for layer in net.modules():
         if isinstance(layer, Linear):
@@ -171,8 +173,8 @@ def _shapes(fields: Mapping[str, Field]) -> dict[str, Any]:
 def compare_outputs(
     policy: Policy, spec: EnvSpec, data: bytes, lanes: tuple[int, ...], units: ValueUnits = ValueUnits()
 ) -> tuple[float, float]:
-    """Compare the policy's outputs with those of the ONNX file's bytes `data`, in random steps. The file is run by
-    onnx's reference evaluator. Return (largest difference of a real number, share of whole numbers that are equal).
+    """Compare the policy's outputs in random steps with those of the ONNX file's bytes `data`, run by onnx's reference
+    evaluator. Return the largest difference between real numbers, and the fraction of equal integers.
     """
     from onnx.reference import ReferenceEvaluator
 

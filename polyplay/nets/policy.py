@@ -34,13 +34,11 @@ class Player:
         """See Policy.act."""
 
     def spec(self) -> Spec:
-        """Return the fields of `act`'s outputs for one lane. If this is {}, the rows of this player are not stored."""
+        """Return the fields of `act`'s outputs for one lane. If the spec is {}, this player's steps are not stored."""
         return {}
 
     def state_spec(self) -> Spec:
-        """Return the fields of one lane's state between rows, such as a recurrent state. {} means that there is no
-        state.
-        """
+        """Return the fields of one lane's state between steps, such as a recurrent state, or {} without a state."""
         return {}
 
     def initial(self, lanes: int) -> Batch:
@@ -48,14 +46,14 @@ class Player:
         return {}
 
     def reward_scale(self) -> float | Tensor:
-        """Return the factor by which losses multiply rewards, a number or a tensor []. It is 1 unless the network
-        tracks the size of returns.
+        """Return the factor by which losses multiply rewards, a number or a tensor []. The factor is 1 unless the
+        network tracks the size of returns.
         """
         return 1.0
 
     def cache_weights(self) -> None:
         """Copy the large weights to bfloat16 and act with these copies, if the network computes in bfloat16. The caller
-        repeats this call whenever the weights have changed. Without copies, every pass converts the weights.
+        calls this method whenever the weights have changed. Without copies, every pass converts the weights.
         """
 
 
@@ -63,9 +61,9 @@ class Policy(nn.Module, Player):
     """A network that acts in B lanes (parallel environments) and evaluates rollouts of T+1 rows (steps) of these lanes.
 
     Acting and evaluating compute the same function of the weights. Your own network inherits this class and defines
-    `spec`, `act` and `unroll`. If it has a memory, it also defines `state_spec` and `initial`. The same weights, rows
-    and noise must give the same outputs, so draw nothing from torch's generator. If a network by `module:callable` has
-    wrong shapes or types, a UserError is raised at the start (nets.factory).
+    `spec`, `act` and `unroll`. A recurrent network also defines `state_spec` and `initial`. The same weights, rows and
+    noise must give the same outputs, so draw nothing from torch's generator. If a network given as `module:callable`
+    has wrong shapes or types, a run raises UserError at its start (nets.factory).
     """
 
     bf16: bool | None = None  # whether the torso computes in bfloat16; None: the user cannot choose the precision
@@ -75,7 +73,7 @@ class Policy(nn.Module, Player):
     settles: bool = False  # whether `settle` changes weights
 
     def spec(self) -> Spec:
-        """Return the fields of `act`'s outputs per lane: "action" in the environment's form, and inputs of losses."""
+        """Return the fields of `act`'s outputs per lane: "action" in the environment's form, and the losses' inputs."""
         raise NotImplementedError
 
     def act(self, step: Batch, state: Batch) -> tuple[Batch, Batch]:
@@ -96,7 +94,7 @@ class Policy(nn.Module, Player):
         raise NotImplementedError
 
     def unroll(self, batch: Batch, state: Batch) -> Batch:
-        """Compute what losses need from rows, with gradient, by the present weights.
+        """Compute the losses' inputs for rows of a rollout, with gradient, by the present weights.
 
         batch: rows [T+1, B, …] as in docs/concepts/rows.md, with the actions taken. state: the state before row 0, [B,
             …].
@@ -105,27 +103,23 @@ class Policy(nn.Module, Player):
         raise NotImplementedError
 
     def observe(self, batch: Batch) -> None:
-        """Update running statistics from rows [T+1, B, …] of acting. These statistics are floating buffers of the
-        network.
-        """
+        """Update running statistics, which are floating buffers, from a rollout's rows [T+1, B, …]."""
 
     def observe_targets(self, target: Tensor, batch: Batch) -> None:
-        """Update running statistics from the targets of the values, [T, B]. batch: rows of the targets, [T+1, B]."""
+        """Update running statistics from the values' targets [T, B]. batch: the rollout, rows [T+1, B]."""
 
     def settle(self) -> None:
         """After an update, rescale weights to the new statistics, so that the outputs stay the same."""
 
     def rewarded(self, rows: Batch) -> Batch:
-        """Return the rows with the reward that the policy computes from events. If it computes none, return the rows
-        unchanged.
-        """
+        """Return the rows, with the reward that the policy computes from events, if the policy computes one."""
         return rows
 
 
 class PolicyFactory:
     """Makes a policy. Every call makes the same modules.
 
-    Workers get the pickled factory, and make the policy themselves. They never get weights in this way.
+    Workers get the pickled factory, without weights, and make the policy themselves.
     """
 
     def __call__(self) -> Policy:
@@ -149,9 +143,9 @@ class PolicyFactory:
 
 
 class Torso(nn.Module):
-    """First part of a network, before core and heads. It computes features of observations.
+    """First part of a network, before core and heads, which computes features of observations.
 
-    Your own torso inherits this class, sets `features` and defines `forward`. Everything else has defaults.
+    Your own torso inherits this class, sets `features` and defines `forward`. The other attributes have defaults.
     """
 
     features: int = 0  # number of features that `forward` returns per row
@@ -169,12 +163,12 @@ class Torso(nn.Module):
         raise NotImplementedError
 
     def recall(self, obs: Tree, tape: Tape) -> Tensor:
-        """Return forward(obs), with gradients, from outputs that `forward` recorded on the tape with these weights."""
+        """Return forward(obs), with gradients, from outputs that `forward` recorded in `tape` with these weights."""
         raise NotImplementedError
 
     @property
     def core_features(self) -> int:
-        """Number of features, without those that describe units."""
+        """Number of features that the core takes. Features of units (Torso.unit_features) skip the core."""
         return self.features - self.unit_features
 
 
@@ -196,9 +190,8 @@ BOUND = 10.0  # default bound of normalized numbers
 class RunningMoments(nn.Module):
     """Running mean and variance of rows [n, *shape] in float64, updated batch by batch (Chan et al. 1979).
 
-    `second` is the second moment about `origin`, which is the mean of the first batch. All replicas share `origin`.
-    With separate origins, the average of `second` would lack the variance between replicas. The first batch counts as
-    one row.
+    `second` is the second moment about `origin`, the mean of the first batch. All replicas share `origin`, so that the
+    average of `second` over replicas includes the variance between replicas. The first batch adds 1 to `count`.
     """
 
     mean: Tensor
@@ -248,9 +241,9 @@ def is_pixels(field: Field) -> bool:
 class Normalize(nn.Module):
     """Normalizes each number of observations to mean 0 and deviation 1.
 
-    Images of bytes, and leaves in `classes`, pass unchanged.
-    sets: paths of leaves [units, numbers] whose first number says whether a unit is present. This number passes
-        unchanged. The other numbers have the same moments for all units, learned from present units only.
+    Images of bytes pass unchanged, and so do discrete leaves, whose paths are in `classes`.
+    sets: paths of leaves [units, numbers] whose first number says whether a unit is present. The first number passes
+        unchanged. Each later number has the same moments for all units, learned from present units only.
     """
 
     def __init__(self, obs: Spec, sets: Sequence[str] = (), bound: float = BOUND, classes: Collection[str] = ()):
@@ -299,8 +292,8 @@ def _discounted(reward: np.ndarray, goes_on: np.ndarray, gamma: np.float32) -> n
 
 
 class ReturnScale(nn.Module):
-    """Tracks the size of discounted returns G, so that losses can divide rewards by it. The size is the root of the
-    running mean of G².
+    """Tracks the size of discounted returns G, so that losses can divide rewards by this size: the root of the mean of
+    G².
 
     G_t = r_t + γ·G_{t-1} is summed forward in a rollout. G is 0 before row 1 and in every first row of an episode, so
     short rollouts have short sums. Unlike in Gymnasium's NormalizeReward, the mean of G is not subtracted, because a
@@ -317,7 +310,7 @@ class ReturnScale(nn.Module):
         self.register_buffer("count", torch.zeros(()))
 
     def scale(self) -> Tensor:
-        """Return the factor of rewards [], which is 1/size. It is 1 while all returns are 0."""
+        """Return the factor of rewards, a tensor []: 1/size of the returns, or 1 while all returns are 0."""
         return torch.where(self.total > 0, (self.count / self.total.clamp_min(1e-30)).sqrt(), 1.0)
 
     @torch.no_grad()
@@ -346,7 +339,7 @@ LOWEST, HIGHEST = 1e-4, 1e6  # bounds of σ
 
 
 def task_axis(tasks: tuple[str, ...], what: str = "value") -> Axis:
-    """Make an axis with one segment per task, named by the task."""
+    """Return an axis for `tasks`: a segment of length 1 for each task."""
     if not tasks:
         return axis(what, 1, fixed=True)
     return tuple(AxisSegment(f"{what} of {task}", (1,), part=f"task {task}") for task in tasks)
@@ -355,7 +348,7 @@ def task_axis(tasks: tuple[str, ...], what: str = "value") -> Axis:
 class TaskValues(nn.Module):
     """Selects each row's value among the outputs of a value head, which has one output per task.
 
-    tasks: names of the tasks. If this is (), there is a single output.
+    tasks: names of the tasks, or () for a single output.
     """
 
     def __init__(self, tasks: tuple[str, ...]):
@@ -382,11 +375,12 @@ class TaskValues(nn.Module):
 class PopArt(TaskValues):
     """Values normalized by running statistics of their targets, one set of statistics per task.
 
-    A replica without rows of a task keeps the task's statistics, so the average moves less. Buffers, each [tasks]:
+    A replica without rows of a task keeps the task's statistics, so the average over replicas moves less.
+    Buffers [tasks]:
     mean: μ, the running mean of targets.
     second: the targets' running second moment about `origin`.
-    origin: the mean before the last update. Because of it, float32 keeps deviations far smaller than the mean, and
-        replicas can average their statistics.
+    origin: the mean before the last update. Because `second` is about `origin`, float32 keeps deviations far smaller
+        than the mean, and replicas can average `second`.
     shift, scale: the μ and σ that the head's weights assume. `settle` updates them.
     """
 
@@ -409,7 +403,7 @@ class PopArt(TaskValues):
         return (self.second - (self.mean - self.origin).square()).clamp_min(0.0)
 
     def forward(self, outputs: Tensor, task: Tensor | None) -> Tensor:
-        """See TaskValues.forward. The result is not normalized: it is σ·n + μ."""
+        """See TaskValues.forward. The values returned are σ·n + μ, in the unit of the targets."""
         number = outputs.new_zeros(outputs.shape[0], dtype=torch.int64) if task is None else task
         return super().forward(outputs, task) * self.scale[number] + self.shift[number]
 
@@ -421,8 +415,8 @@ class PopArt(TaskValues):
     def observe(self, target: Tensor, task: Tensor | None, valid: Tensor) -> None:
         """Update the statistics μ and ν from valid targets G [T, B] of tasks int64 [T, B].
 
-        μ ← (1 − β)·μ + β·E[G], ν ← (1 − β)·ν + β·E[G²] (Hessel et al. 2019, equation 4). Here, E is the mean over a
-        task's rows, and ν is about the old μ. Statistics of tasks without a row stay as they are.
+        μ ← (1 − β)·μ + β·E[G], ν ← (1 − β)·ν + β·E[G²] (Hessel et al. 2019, equation 4). E is the mean over a task's
+        rows. The second moment ν is taken about the old μ. Statistics of tasks without a row stay as they are.
         """
         n = len(self.mean)
         number = torch.zeros_like(valid, dtype=torch.int64) if task is None else task

@@ -1,8 +1,7 @@
-"""Networks of action values: QNetwork for Q-learning, and DPGNetwork for real actions, with their heads.
+"""Networks of action values: QNetwork for Q-learning, and DPGNetwork for real actions.
 
-Acting loops use both like any other policy. In QNetwork, a torso (first part of a network) computes features of
-observations. An optional core and a head follow. The head maps features to q [N, A], or to logits [N, A, K] over K
-atoms.
+A QNetwork consists of a torso, which computes features of observations, an optional core, and a head. The head maps
+features to q [N, A], or to logits [N, A, K] over K atoms.
 
 Shapes are as in TorsoPolicy. In the same batches, `act` and `unroll` give bitwise the same values.
 """
@@ -51,11 +50,11 @@ class Noisy(nn.Module):
     """Noisy linear layer: y = W·x + b + ε_out ⊙ (S·(ε_in ⊙ x) + s), with learned scales S and s of the noise.
 
     The factorized noise ε is separate for every row or shared by all rows. W and b start as in `initialize`, S and s at
-    σ₀/√inputs. ε = sgn(z)·√|z| for standard normal z. In variant "zoo" (dqn_zoo), z is cut off beyond ±2. bias: whether
-    b exists. s always exists.
+    `sigma`/√inputs. ε = sgn(z)·√|z| for standard normal z. Variant "zoo" (dqn_zoo) truncates z to ±2. bias: whether b
+    exists.
 
-    With separate noise, the formula is computed as it stands, without a noisy matrix for each row. If many rows share
-    the noise, the matrix W + S ⊙ ε_out·ε_inᵀ is made, so that one product replaces two, forward and backward.
+    If many rows share the noise, one product with the matrix W + S ⊙ ε_out·ε_inᵀ replaces two, forward and backward.
+    With separate noise, the formula above needs no matrix per row.
     """
 
     def __init__(self, inputs: int, outputs: int, sigma: float, bias: bool = True, init: str = "torch"):
@@ -67,8 +66,8 @@ class Noisy(nn.Module):
         self.inputs, self.noise = inputs, inputs + outputs
 
     def forward(self, x: Tensor, noise: Tensor | None = None) -> Tensor:
-        """Return outputs [N, outputs] of x [N, inputs]. noise [N or 1, inputs + outputs]: ε_in and ε_out. None: there
-        is no noise.
+        """Return outputs [N, outputs] of x [N, inputs]. noise: ε_in and ε_out, [N or 1, inputs + outputs], or None for
+        no noise.
         """
         if noise is not None and len(noise) == 1 and len(x) >= MANY:
             before, behind = noise[0].split((self.inputs, len(noise[0]) - self.inputs))
@@ -83,14 +82,14 @@ class Noisy(nn.Module):
 
 
 def keys(uniforms: Tensor) -> Tensor:
-    """Make keys of noise, int64 [N], from the last COLUMNS columns of uniform numbers float32 [N, columns]."""
+    """Make keys of noise, int64 [N], from the last COLUMNS of the columns of uniform numbers float32 [N, columns]."""
     high, low = (uniforms[:, -COLUMNS:].double() * 2.0**_BITS).long().unbind(1)
     return (high << _BITS) | low
 
 
 def draw_noise(key: Tensor, n: int, variant: str) -> Tensor:
-    """Return the noise ε float32 [N, n] that belongs to keys int64 [N]. For each number, 16 bits of a hash of the key
-    choose the number's quantile.
+    """Return the noise ε float32 [N, n] of keys int64 [N]. Each key is hashed, and every 16 bits of the hash select an
+    entry of `_table`.
     """
     bits = _mix(_mix(key + _A).unsqueeze(1) + _steps(-(-n // 4), key.device)).view(torch.int16)[:, :n]
     table = _table(VARIANTS[variant][0], key.device).expand(len(key), -1)
@@ -99,8 +98,8 @@ def draw_noise(key: Tensor, n: int, variant: str) -> Tensor:
 
 @functools.cache
 def _steps(n: int, device: torch.device) -> Tensor:
-    """Return A·1 … A·n in int64, which wraps around. Traces get these numbers as constants. Compilers assume that
-    indices do not wrap, and would write beyond a loop's end.
+    """Return A·1 … A·n in int64, with wraparound. Traced graphs hold these numbers as constants, because compilers
+    assume that integers do not wrap, and would write beyond a loop's end.
     """
     with _disable_current_modes():
         return torch.arange(1, n + 1, device=device) * _A
@@ -120,8 +119,8 @@ def _down(x: Tensor, by: int) -> Tensor:
 
 @functools.cache
 def _table(how: str, device: torch.device) -> Tensor:
-    """Return sgn(z)·√|z| float32 [65536], for z in the middles of 65536 equally probable parts of the distribution
-    `how`. Traces get this table as a constant.
+    """Return sgn(z)·√|z| float32 [65536], for z at evenly spaced quantiles of the distribution `how`. Traced graphs
+    hold this table as a constant.
     """
     with _disable_current_modes():
         place = (torch.arange(2**16, dtype=torch.float64) + 0.5) / 2**16
@@ -136,9 +135,7 @@ def _table(how: str, device: torch.device) -> Tensor:
 
 
 def greedy_action(q: Tensor, mask: Tensor | None = None) -> Tensor:
-    """Return the action, int64 [...], with the highest q [..., A]. With `mask` (bool [..., A]), illegal ones are left
-    out.
-    """
+    """Return the legal action, int64 [...], with the highest q [..., A]. mask: bool [..., A], the legal actions."""
     if mask is None:
         return q.argmax(-1)
     if mask.shape != q.shape:
@@ -170,12 +167,12 @@ def expected_value(logits: Tensor, low: float, high: float) -> Tensor:
 class QHead(nn.Module):
     """Head that computes the values of `actions` actions.
 
-    atoms: number of atoms per action, whose logits are returned. 0: plain values are returned.
+    atoms: number of atoms per action. The head returns the atoms' logits, or with atoms=0 plain values.
     dueling: two branches give Q = V + A − mean_a A (Wang et al. 2016), atom by atom (Hessel et al. 2018).
     scale: factor of the gradient to the features (1/√2 in the dueling paper).
-    hidden: width of a hidden layer with ReLU in each branch. 0: no hidden layer.
-    noisy: variant of Noisy that every layer uses, or none.
-    sigma: Noisy's initial σ·√inputs. None: the variant's.
+    hidden: width of a hidden layer with ReLU in each branch, or 0 for no hidden layer.
+    noisy: variant of Noisy for all layers, or "none" for Linear layers.
+    sigma: `sigma` of the Noisy layers, or None for the variant's default.
     bias: biases of the last layer of Q or A: one for "each" action, one "shared" by all actions (tuned double DQN), or
         "none", as in all last layers of dqn_zoo's Rainbow.
     """
@@ -216,8 +213,8 @@ class QHead(nn.Module):
         self.noise = sum(self.noises)
 
     def forward(self, x: Tensor, key: Tensor | None = None, bf16: bool = False) -> Tensor:
-        """Return q float32 [N, A] or logits [N, A, K] of x [N, inputs]. key: keys of the noise, int64 [N or 1]. None:
-        there is no noise. bf16: whether hidden layers compute in bfloat16.
+        """Return q float32 [N, A] or logits [N, A, K] of x [N, inputs]. key: keys of the noise, int64 [N or 1], or None
+        for no noise. bf16: whether hidden layers compute in bfloat16.
         """
         if self.scale != 1.0 and x.requires_grad:
             x.register_hook(lambda grad: grad * self.scale)
@@ -254,13 +251,13 @@ Choice = tuple[Tensor, Tensor, Tensor]
 def epsilon_greedy(q: Tensor, mask: Tensor | None, noise: Tensor, epsilon: Tensor | None) -> Choice:
     """Choose actions by q float32 [B, A]: with probability epsilon a random legal action, else the best one.
 
-    mask: legal actions, bool [B, A]. None: all actions are legal.
-    noise: uniform numbers [B, CHANCE or more]. They also break ties at random.
-    epsilon: probabilities [B]. None: 0.
+    mask: legal actions, bool [B, A], or None if all actions are legal.
+    noise: uniform numbers [B, CHANCE or more], which also break ties between best actions.
+    epsilon: probabilities [B], or None for 0.
     Return [B] each: action int64, max_a Q over legal actions, Q of the action.
 
-    On a CPU this is one compiled loop. Thirty torch operations on few numbers would take longer than a small network.
-    If another thread runs, each of them would also wait for the interpreter.
+    On a CPU, one compiled loop chooses the actions, because thirty torch operations would take longer than a small
+    network. In a process with several threads, each torch operation would also wait for the interpreter's lock.
     """
     if q.device.type != "cpu" or tracing():
         return by_torch(q, mask, noise, epsilon)
@@ -322,7 +319,9 @@ def by_torch(q: Tensor, mask: Tensor | None, noise: Tensor, epsilon: Tensor | No
 
 
 def random_choice(among: Tensor, u: Tensor) -> Tensor:
-    """Return the index int64 [N] of a random True in each row of bool [N, A], by uniform u [N]; 0 if none is True."""
+    """Return the index int64 [N] of a random True in each row of bool [N, A], by uniform u [N], or 0 if a row has no
+    True.
+    """
     count = among.sum(1)
     nth = torch.minimum((u * count).long(), count - 1)
     return (among.cumsum(1) <= nth.unsqueeze(1)).sum(1)
@@ -334,9 +333,9 @@ def random_choice(among: Tensor, u: Tensor) -> Tensor:
 class QNetwork(TorsoPolicy):
     """Network of Q-learning: computes the values of Discrete actions.
 
-    previous: the core also takes the previous action, and the reward that came with the observation. Without a core,
-        the head takes them. Both are 0 on first rows of episodes.
-    clipped: this reward is clipped to ±1 (not in R2D2).
+    previous: the core (or the head, if there is no core) also takes the previous action, and the reward that came with
+        the observation. In the first row of an episode, the previous action and this reward are 0.
+    clipped: the reward that the core takes is clipped to ±1 (not in R2D2).
     support: values of the lowest and highest atom.
     """
 
@@ -365,8 +364,8 @@ class QNetwork(TorsoPolicy):
         """Choose actions in one row (one step) of B lanes. The caller turns gradients off.
 
         step: obs, reward, first; mask, if it exists; noise [B, noise]; epsilon [B], the probability of a random legal
-            action instead of the best one. Without noise, the weights have no noise either, and the action is the first
-            of the best ones.
+            action instead of the best one. Without noise, the weights have none, and the first of several best actions
+            is taken.
 
         Return {"action", "value", "chosen"}, [B] each, and the state after the row. "value" is max_a Q over legal
         actions, and "chosen" is Q of the action.
@@ -390,8 +389,8 @@ class QNetwork(TorsoPolicy):
 
     def unroll(self, batch: Batch, state: Batch) -> Batch:
         """Return {"value", "chosen"} [T+1, B], as `act` does, for rows of a rollout. state: the state before row 0.
-        batch: obs, reward, first, action, [T+1, B] each; mask, if it exists; noise, to make the weights as noisy as
-        in acting.
+        batch: obs, reward, first, action, [T+1, B] each; mask, if it exists; noise, if the weights were noisy when
+        acting.
         """
         q = self.scores(batch, state)
         q = expected_value(q, *self.support) if self.head.atoms else q
@@ -399,13 +398,12 @@ class QNetwork(TorsoPolicy):
         return {"value": take_action(q, best), "chosen": take_action(q, batch["action"])}
 
     def scores(self, batch: Batch, state: Batch, key: Tensor | None = None, cached: bool = False) -> Tensor:
-        """Return q [R, B, A] or logits [R, B, A, K] of rows [R, B], for losses. They have a gradient if gradients are
-        enabled.
+        """Return q [R, B, A] or logits [R, B, A, K] of rows [R, B], for losses, with gradient if gradients are enabled.
 
-        batch: obs. With a core or `previous`, also first, reward and action.
+        batch: obs. If the network has a core or takes `previous`, also first, reward and action.
         state: the state before row 0.
-        key: key of one noise for all rows, int64 [1]. None: keys come from batch["noise"] if it exists, else there is
-            no noise.
+        key: key of one noise for all rows, int64 [1]. If `key` is None, keys come from batch["noise"], and without this
+            entry the weights are not noisy.
         cached: whether to use the copies of `cache_weights`, if they exist, instead of the present weights.
         """
         if key is None and self.head.noise and "noise" in batch:
@@ -447,9 +445,9 @@ class QNetwork(TorsoPolicy):
 class DPGNetwork(TorsoPolicy):
     """Network of Ape-X DPG: an actor μ(s) and a critic Q(s, a) of real actions, with separate torsos.
 
-    actor: the actor's torso. It is followed by a layer of widths[0], tanh, the action's layer, and tanh.
-    critic: the critic's torso. Its features are joined with the action, then come a layer of widths[1], tanh, and the
-        value's layer.
+    actor: the actor's torso. Layers of widths[0] units and of the action's size follow, each with tanh.
+    critic: the critic's torso. A layer of widths[1] units with tanh takes the critic's features and the action, and a
+        linear layer computes Q.
     """
 
     outputs = ("value", "chosen")
@@ -470,8 +468,8 @@ class DPGNetwork(TorsoPolicy):
     def act(self, step: Batch, state: Batch) -> tuple[Batch, Batch]:
         """Choose actions in one row (one step) of B lanes. The caller turns gradients off.
 
-        step: obs, noise [B, noise], and epsilon [B], the deviation of the normal noise on each number of the action, in
-            half ranges. Without epsilon, the action is μ(s).
+        step: obs, noise [B, noise], and epsilon [B], the standard deviation of the normal noise added to each number of
+            the action, in half ranges of the action's bounds. Without epsilon, the action is μ(s).
 
         Return {"action" [B, …] within the bounds, "value": Q(s, μ(s)) [B], "chosen": Q of the action [B]} and no state.
         """
@@ -501,7 +499,7 @@ class DPGNetwork(TorsoPolicy):
         """Return the inputs of a loss for observations and actions.
 
         With gradient to the critic: "q" [N], Q of the actions.
-        With gradient to the actor: "best" [N, A], μ(s) in half ranges, and "raw" [N, A], μ(s) before tanh.
+        With gradient to the actor: "best" [N, A], μ(s) scaled to [−1, 1], and "raw" [N, A], μ(s) before tanh.
         Without gradient: "value" [N], Q(s, μ(s)), and "slope" [N, A], dQ/da at μ(s).
         """
         features = self._features(self.critic, obs)
@@ -512,7 +510,6 @@ class DPGNetwork(TorsoPolicy):
         return {"q": q, "best": best, "raw": raw, "value": value, "slope": slope}
 
     def _best(self, obs: Tree) -> Tensor:
-        """Return μ(s) [N, A] in half ranges."""
         return self.steer(self._features(self.actor, obs)).tanh()
 
     def _q(self, features: Tensor, inner: Tensor) -> Tensor:
@@ -520,18 +517,18 @@ class DPGNetwork(TorsoPolicy):
 
     @torch.no_grad()
     def _sloped(self, features: Tensor, inner: Tensor) -> tuple[Tensor, Tensor]:
-        """Return Q [N] of actions in half ranges, and dQ/da [N, A], by the chain rule through `judge`."""
+        """Return Q [N] and dQ/da [N, A] of actions in [−1, 1], by the chain rule through the critic's layers."""
         first, tanh, last = cast("tuple[Linear, nn.Tanh, Linear]", tuple(self.judge))
         hidden = tanh(first(torch.cat([features, inner], 1)))
         slope = torch.ops.aten.tanh_backward(last.weight.expand_as(hidden), hidden) @ first.weight
         return last(hidden).squeeze(1), slope[:, -self.size :]
 
     def _inner(self, action: Tensor) -> Tensor:
-        """Convert actions [N, …] in the environment's units to half ranges [N, A]; 0 where the bounds are equal."""
+        """Scale actions [N, …] to [−1, 1], as [N, A]. Numbers whose bounds are equal become 0."""
         return to_half_ranges(action.reshape(len(action), self.size), self.low, self.high)
 
     def _outer(self, inner: Tensor) -> Tensor:
-        """Convert actions [N, A] in half ranges to the environment's units, clipped to the bounds."""
+        """Scale actions [N, A] in [−1, 1] to the environment's units, clipped to the bounds."""
         return from_half_ranges(inner, self.low, self.high).reshape(len(inner), *self.shape)
 
 

@@ -1,8 +1,8 @@
-"""Recurrent cores of networks: LSTM, GRU, and a core of two clocks with a memory (Temporal).
+"""Recurrent cores of networks: LSTM, GRU, and the temporal core, which has a slow and a fast LSTM and a memory.
 
-LSTM and GRU are implemented here, because cuDNN's packed weights can't be views of one vector. The matrix product of
-the input is computed for all rows (steps) at once, that of the state row by row. Before a row that begins an episode,
-the state is set to 0. Acting unrolls a single row by the same code.
+LSTM and GRU are implemented here, because cuDNN's packed weights can't be views of one vector. One matrix product
+handles the inputs of all rows (steps); the products with the state follow row by row. Before a row that begins an
+episode, the state is set to 0. Acting unrolls one row by the code that learning uses.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from polyplay.nets.layers import Linear, RepeatedLinear, TensorAxes, axis, initi
 
 
 class Cell(nn.Module):
-    """Base of recurrent cells, which compute one step. A cell takes the input's share of the gates, [B, gates·size],
-    and the state. It returns the next state, the output first.
+    """Base of recurrent cells. A cell computes one step from the state and from the input layer's outputs, which are
+    terms of the gates, [B, gates·size]. The cell returns the next state; the first tensor of the state is the output.
     """
 
     names: tuple[str, ...]
@@ -83,7 +83,7 @@ class GRUCell(Cell):
 
 
 class Core(nn.Module):
-    """Recurrent core: a cell and its input layer. It maps `inputs` numbers per row to `features` numbers."""
+    """Recurrent core: an input layer from `inputs` to the gates, and a cell with `features` outputs per row."""
 
     exact = True  # see layers.Linear
 
@@ -115,7 +115,7 @@ class Core(nn.Module):
 
         first: bool [T+1, B], true where an episode begins.
         state: the state before row 0.
-        context: context of the input's product. All other operations use float32.
+        context: context manager that may set the input layer's precision. The cell computes in float32.
         Return outputs [T+1, B, features], the state after the rows, and None.
         """
         rows, lanes = first.shape
@@ -175,7 +175,7 @@ def allocation_weights(usage: Tensor) -> Tensor:
 
 class _EraseAndAdd(torch.autograd.Function):
     """Writes to the memory: returns M[i, k]·(1 − w_i·e_k) + w_i·a_k, [B, N, W]. Memory M [B, N, W], write weights w [B,
-    N], erase e and add a [B, W]. Saves only these inputs for backward.
+    N], erase e and add a [B, W].
     """
 
     @staticmethod
@@ -200,8 +200,8 @@ class _EraseAndAdd(torch.autograd.Function):
 
 def bmm_rows(a: Tensor, b: Tensor) -> Tensor:
     """Return a·b for each lane, [B, R, K], [B, K, M] → [B, R, M]. A lane's result is bitwise the same in every batch.
-    On a CPU, the instructions that BLAS uses for a few rows depend on the rows' place in memory. For whole tiles of
-    rows they do not, so rows are padded. This was measured with MKL, which does not promise it.
+    On a CPU, BLAS chooses instructions for a few rows by the rows' place in memory, but not for a multiple of _ROWS
+    rows, so rows are padded. MKL behaves so in measurements, without documenting it.
     """
     rows = a.shape[1]
     more = -rows % _ROWS if a.device.type == "cpu" else 0
@@ -213,11 +213,12 @@ def _norm(x: Tensor) -> Tensor:
 
 
 class _FollowLinks(torch.autograd.Function):
-    """Writes temporal links L[i, j]: how much word i was written right after word j. Follows them from the last read.
+    """Updates temporal links L[i, j] (how much word i was written right after word j), and follows L from the words
+    read last.
 
     L[i, j] ← (1 − w_i − w_j)·L[i, j] + w_i·p_j, L[i, i] = 0; forward_i = Σ_j L[i, j]·r_j, backward_j = Σ_i L[i, j]·r_i.
-    p is the precedence before the write w, r the last read's weights. L [B, N, N], p and w [B, N], r [B, R, N] → L,
-    forward and backward [B, R, N].
+    p is the precedence before the write w, r the last read's weights. Returns L, forward and backward. Shapes: L [B, N,
+    N], p and w [B, N], r, forward and backward [B, R, N].
     """
 
     @staticmethod
@@ -244,7 +245,6 @@ class _FollowLinks(torch.autograd.Function):
 
 
 def _link_scale(write: Tensor) -> Tensor:
-    """Return 1 − w_i − w_j [B, N, N] for write weights [B, N]."""
     return (1.0 - write.unsqueeze(2)) - write.unsqueeze(1)
 
 
@@ -254,9 +254,9 @@ def _link_scale(write: Tensor) -> Tensor:
 
 
 class Memory(nn.Module):
-    """External memory of `slots` words of `word` numbers each, without own weights. An access takes `interface`
-    numbers, which say what to write and what to look for. It returns `reads` words, which are `features` numbers
-    together. On a CPU, a row's results are bitwise the same in every batch.
+    """External memory of `slots` words of `word` numbers each. A controller computes the `interface` numbers that say
+    what an access writes and looks for. Each access returns `reads` words, `features` numbers in total. On a CPU, a
+    row's results are bitwise the same in every batch.
     """
 
     def __init__(self, slots: int = 450, word: int = 32, reads: int = 4):
@@ -297,7 +297,7 @@ class Memory(nn.Module):
         return bmm_rows(read, memory).flatten(1), after
 
 
-# A recurrent core of two clocks: FTW's recurrent temporal hierarchy (Jaderberg et al. 2019, supplement 2).
+# A recurrent core of two LSTMs: FTW's recurrent temporal hierarchy (Jaderberg et al. 2019, supplement 2).
 #
 # The fast LSTM runs at every step, the slow LSTM where the episode's step number is a multiple of the period τ. Between
 # such ticks, the slow LSTM's state and outputs are kept.
@@ -316,7 +316,7 @@ FIXED = 0.1  # standard deviation of the fixed distribution that a loss draws th
 
 class Latent(NamedTuple):
     """Posterior (mean, scale) and prior of the latent variable z [R, B, size] in rows. ticks: bool [R, B], true where
-    the slow clock ran.
+    the slow LSTM ran.
     """
 
     mean: Tensor
@@ -327,10 +327,10 @@ class Latent(NamedTuple):
 
 
 class Temporal(nn.Module):
-    """Recurrent core of a fast and a slow clock, described above.
+    """Recurrent core of a fast and a slow LSTM, whose equations are in the comment above.
 
     Rows hold `noise` standard normal numbers per lane, so that acting and learning draw the same z.
-    memory: shared by both clocks, and used by the slow clock first. Each clock also takes the words that it read last.
+    memory: memory that the slow LSTM uses before the fast LSTM. Each LSTM also takes the words that it read last.
     """
 
     period: Tensor
@@ -341,12 +341,12 @@ class Temporal(nn.Module):
         self.inputs, self.features, self.noise, self.memory = inputs, size, size, memory
         self.rows = axis("gates", 4, size, fixed=True)
         self.register_buffer("period", torch.tensor(10.0))  # τ: number of steps from one tick to the next
-        self.register_buffer("gradient_scale", torch.tensor(1.0))  # factor of gradients from the fast to the slow clock
+        self.register_buffer("gradient_scale", torch.tensor(1.0))  # factor of gradients from the fast to the slow LSTM
         reads = 0 if memory is None else memory.features
         self.input = Linear(inputs, 4 * size)
         self.fast = RepeatedLinear(2 * size + reads, 4 * size, bias=False)
         self.slow = RepeatedLinear(2 * size + reads, 4 * size)
-        self.down = RepeatedLinear(3 * size + reads, 4 * size, bias=False)  # from the slow to the fast clock
+        self.down = RepeatedLinear(3 * size + reads, 4 * size, bias=False)  # from the slow to the fast LSTM
         self.prior = RepeatedLinear(size + reads, 2 * size)
         self.posterior = RepeatedLinear(size + reads, 2 * size)
         initialize(self, init, gain=1.0)
@@ -381,8 +381,8 @@ class Temporal(nn.Module):
         context: contextlib.AbstractContextManager[object] = contextlib.nullcontext(),
         noise: Tensor | None = None,
     ) -> tuple[Tensor, Batch, Latent]:
-        """See Core.unroll. Here, the output is z, and the last result is a Latent. noise: ε [R, B, size]. None: z is
-        the mean.
+        """See Core.unroll. The outputs are z, and the third result is a Latent. noise: ε [R, B, size], or None to take
+        the mean as z.
         """
         with context:
             gates = self.input(x.flatten(0, 1))
@@ -402,7 +402,7 @@ class Temporal(nn.Module):
         return z, now | {"count": counts[-1]}, Latent(mean, scale, prior[0], prior[1], ticks)
 
     def _rows_at_once(self, rows: int, lanes: int) -> int:
-        """Return the number of rows to unroll at once. If there are more rows, backward recomputes activations."""
+        """Return the greatest number of rows for one unroll. In longer rollouts, backward recomputes activations."""
         if self.memory is None or tracing() or not torch.is_grad_enabled():
             return rows
         return max(1, LINKS // (2 * lanes * self.memory.slots**2))
@@ -410,7 +410,7 @@ class Temporal(nn.Module):
     def _rows(
         self, now: Batch, gates: Tensor, first: Tensor, ticks: Tensor, noise: Tensor | None = None
     ) -> tuple[Any, ...]:
-        """Unroll these rows. Return the state after them, and z, posterior and prior (mean, scale) of all rows."""
+        """Unroll rows. Return the state after the last row, and all rows' z, posterior and prior (mean, scale)."""
         traced, found = tracing(), []
         begins, lanes = [True] * len(first), [1] * len(first)  # a tracer can't read a tensor's values
         if not traced:
@@ -430,7 +430,7 @@ class Temporal(nn.Module):
         return now, *(torch.stack(x) for x in zip(*found, strict=True))
 
     def _tick(self, now: Batch, at: Tensor | None) -> Batch:
-        """Step the slow clock in the lanes `at`: int64 numbers of lanes, or a bool mask [B]. None means all lanes."""
+        """Step the slow LSTM in the lanes `at`: int64 numbers of lanes, a bool mask [B], or None for all lanes."""
         some = at is not None and at.dtype != torch.bool
         old = tree.map(lambda x: x[at], now) if some else now
         reads = () if self.memory is None else (old["slow_reads"],)
@@ -449,7 +449,7 @@ class Temporal(nn.Module):
         return now | {k: tree.map(partial(put, at), now[k], v) for k, v in new.items()}
 
     def _step(self, now: Batch, gates: Tensor) -> tuple[Batch, Tensor, Tensor]:
-        """Step the fast clock. Return the state, in which z is still the old one, and posterior mean and scale."""
+        """Step the fast LSTM. Return the state, without the new z, and the posterior's mean and scale."""
         reads = () if self.memory is None else (now["reads"],)
         gates = gates + now["held"] + self.fast(torch.cat([now["h"], now["z"], *reads], 1))
         new = dict(now)
@@ -464,7 +464,7 @@ class Temporal(nn.Module):
 def kl_terms(latent: Latent) -> Batch:
     """Return the KL divergences that losses use, [R, B] each, in nats.
 
-    "kl_posterior" is KL(Q ‖ P) at every step. "kl_prior" is KL(P ‖ N(0, 0.1²)) where the slow clock ticked, else 0. For
+    "kl_posterior" is KL(Q ‖ P) at every step. "kl_prior" is KL(P ‖ N(0, 0.1²)) where the slow LSTM ran, else 0. For
     diagonal normal distributions, KL is the sum over z of ln(σ₂/σ₁) + (σ₁² + (μ₁ − μ₂)²)/(2σ₂²) − ½.
     """
     fixed = torch.zeros_like(latent.prior_mean), torch.full_like(latent.prior_scale, FIXED)
@@ -499,8 +499,8 @@ class _ScaledGradient(torch.autograd.Function):
 
 
 def _counted(count: Tensor, first: Tensor) -> Tensor:
-    """Return the number of each row in its episode, and of the row after all rows: int64 [R+1, B]. first: bool [R, B].
-    count: int64 [B], the number of row 0 unless this row begins an episode.
+    """Return the step number of each row in its episode, and of the next row: int64 [R+1, B]. first: bool [R, B].
+    count: int64 [B], the step number of row 0, unless row 0 begins an episode.
     """
     rows = torch.arange(len(first) + 1, device=first.device).unsqueeze(1)
     begun = torch.where(first, rows[:-1], -1).cummax(0).values  # row where the episode begins; -1: before row 0
@@ -509,12 +509,10 @@ def _counted(count: Tensor, first: Tensor) -> Tensor:
 
 
 def _copied(at: Tensor, old: Tensor, new: Tensor) -> Tensor:
-    """Return `old` with its rows `at` replaced by `new`."""
     return old.index_copy(0, at, new)
 
 
 def _selected(where: Tensor, old: Tensor, new: Tensor) -> Tensor:
-    """Return `new` in lanes where `where`, bool [B], is True, else `old`."""
     return torch.where(where.view(-1, *[1] * (old.dim() - 1)), new, old)
 
 
@@ -528,7 +526,7 @@ CELLS = {"lstm": LSTMCell, "gru": GRUCell}
 
 def make_core(name: str, inputs: int, size: int, init: str = "orthogonal", memory: int = 0) -> Core | Temporal | None:
     """Make the recurrent core called `name`: an LSTM, a GRU, or the temporal core. For "none", return None. memory:
-    number of words of the temporal core's memory. 0: no memory.
+    number of words of the temporal core's memory, or 0 for no memory.
     """
     if name == "temporal":
         return Temporal(inputs, size, init, Memory(memory) if memory else None)

@@ -1,12 +1,12 @@
-"""AlphaGo Zero's network (Silver et al. 2017), and a form of it for acting in which normalizations are folded.
+"""AlphaGo Zero's network (Silver et al. 2017), and FoldedNetwork, its faster form for acting.
 
 The network is a residual tower of convolutions, followed by a policy head and a value head. `unroll` is for learning:
 it normalizes by the batch's statistics and updates the running statistics. `act` and `predict` normalize by the running
 statistics. `train()` and `eval()` change nothing. Only `unroll` has gradients, and it raises an error if gradients are
 off.
 
-The running statistics are floating buffers. They are published, saved and averaged over replicas with the weights, but
-optimizers do not change them (weights.params).
+The running statistics are floating buffers. Like weights, such buffers are published, saved and averaged over replicas,
+but optimizers do not change them (weights.params).
 """
 
 from __future__ import annotations
@@ -43,21 +43,20 @@ class NormalizedConv(nn.Module):
         self.momentum, self.eps = momentum, eps
 
     def forward(self, x: Tensor, by_batch: bool) -> Tensor:
-        """Convolve and normalize.
-
-        by_batch: normalize by the batch's statistics, and update the running ones. Otherwise use the running ones.
+        """Convolve and normalize. If `by_batch`, normalize by the batch's statistics and update the running statistics,
+        else normalize by the running statistics.
         """
         statistics = self.mean, self.variance
         return F.batch_norm(self.conv(x), *statistics, self.scale, self.shift, by_batch, self.momentum, self.eps)
 
 
 class DualResidualNetwork(Policy):
-    """AlphaGo Zero's network. It maps planes of a board [N, C, H, W] to logits of all actions [N, A] and to values [N].
+    """AlphaGo Zero's network: planes of a board [N, C, H, W] → logits of all actions [N, A] and values [N].
 
     The value is in (−1, 1), for the player to move. A 3×3 convolution comes first, then `blocks` residual blocks of two
-    convolutions each. The policy head is a 1×1 convolution of 2 filters and a layer. The value head is a 1×1
-    convolution of 1 filter, a layer of `hidden`, one number, and tanh. Every convolution is followed by batch
-    normalization and ReLU.
+    convolutions each. The policy head is a 1×1 convolution of 2 filters and a linear layer. The value head is a 1×1
+    convolution of 1 filter, a hidden layer of `hidden` units, and an output of one number with tanh. Batch
+    normalization and ReLU follow every convolution.
     """
 
     bf16 = False  # whether convolutions compute in bfloat16, see nets.device
@@ -126,8 +125,7 @@ class DualResidualNetwork(Policy):
 class BoardNetworkFactory(PolicyFactory):
     """Makes a DualResidualNetwork for an environment of planes and Discrete actions. The default sizes are the paper's.
 
-    Workers get the factory, never weights.
-    Raises UserError if observations or actions are of another kind.
+    Raises UserError if the observations are not planes or the actions not Discrete.
     """
 
     spec: EnvSpec
@@ -168,7 +166,7 @@ class FoldedNetwork(nn.Module):
 
     The normalization (x ∗ W − mean)·scale/deviation + shift becomes one convolution with a bias. The 1×1 convolutions
     of both heads also become one convolution. `take` copies the weights.
-    dtype: number type of the convolutions. Later layers keep the network's type.
+    dtype: number type of the convolutions. The linear layers keep the network's number type.
     """
 
     def __init__(self, network: DualResidualNetwork, dtype: torch.dtype = torch.float32):
@@ -210,9 +208,7 @@ class FoldedNetwork(nn.Module):
 
 
 def folded(conv: NormalizedConv) -> tuple[Tensor, Tensor]:
-    """Return weight [out, in, k, k] and bias [out] of one convolution that computes the same as `conv`. They are
-    computed in float64.
-    """
+    """Compute in float64 the weight [out, in, k, k] and bias [out] of one convolution that is equal to `conv`."""
     factor = conv.scale.double() * (conv.variance.double() + conv.eps).rsqrt()
     return conv.conv.weight.double() * factor.view(-1, 1, 1, 1), conv.shift.double() - conv.mean.double() * factor
 

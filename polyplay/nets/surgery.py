@@ -1,15 +1,16 @@
 """Surgery: growth of a trained network, for new observations, actions or sizes of layers.
 
-The method is that of OpenAI et al. 2019, Dota 2, Appendix B. The grown network computes the same function of its
-earlier inputs. In a layer's weights [rows, columns], old rows keep their weights and have 0 in new columns. New rows
-are fresh, as in an untrained network, so that their outputs differ. But the rows of an action's new values are 0.
+The method is that of OpenAI et al. 2019, Dota 2, Appendix B. For inputs of the old network, the grown network computes
+the same outputs, bitwise if the matrix product adds in the same order. In a layer's weights [rows, columns], old rows
+keep their weights and have 0 in new columns. New rows have random weights, as in an untrained network, so that they
+differ from each other, except the rows of an action's new values, which are 0.
 
-              old columns              new columns
-    old rows  old weights              0
-    new rows  fresh, or 0 for actions  fresh, or 0 for actions
+              old columns               new columns
+    old rows  old weights               0
+    new rows  random, or 0 for actions  random, or 0 for actions
 
-So outputs are the same for old inputs, bitwise if the matrix product adds in the same order. The zeros in new columns
-get a gradient at once. An optimizer's statistics are moved in the same way. Those of new weights are 0.
+The zeros in new columns get a gradient in the first update. An optimizer's statistics of old weights move with the
+weights. Statistics of new weights start as in a new optimizer.
 """
 
 from __future__ import annotations
@@ -29,10 +30,10 @@ Arrays = Mapping[str, np.ndarray]
 
 
 def tensor_axes(net: nn.Module) -> tuple[dict[str, TensorAxes], dict[str, str]]:
-    """Return each tensor's axes, and each tensor's key, which finds the tensor in another network. Both are dicts by
-    the tensor's name in the state_dict. A tensor that is not in its module's `axes` never grows. If inner modules may
-    have other places in another network, or may be missing, their module has a dict `stable`. This dict maps the inner
-    modules' paths to lasting names.
+    """Return two dicts by the tensors' names in the state_dict: each tensor's axes, and each tensor's key, which finds
+    the same tensor in another network. A tensor that is missing in the dict `axes` of its module never grows. The dict
+    `stable` of a module maps paths of inner modules to names for the keys, because another network may lack these
+    modules or have them at other paths.
     """
     modules = {f"{path}.": vars(module) for path, module in net.named_modules()}
     stable = {p + k: name for p, own in modules.items() for k, name in own.get("stable", {}).items()}
@@ -48,8 +49,8 @@ def tensor_axes(net: nn.Module) -> tuple[dict[str, TensorAxes], dict[str, str]]:
 
 @dataclass(frozen=True)
 class AxisMatch:
-    """Match of an old axis with a new one: number old[i] of the old axis becomes number new[i] of the new axis. silent:
-    new numbers that start at 0. missing: parts (of observations or actions) that the new axis lacks.
+    """Match of an old axis with a new axis: index old[i] becomes index new[i]. silent: new indices whose numbers start
+    at 0. missing: observations, parts of actions, or tasks that the new axis lacks.
     """
 
     old: np.ndarray
@@ -59,7 +60,7 @@ class AxisMatch:
 
 
 def match_axes(name: str, before: Axis, after: Axis) -> AxisMatch:
-    """Match the axes of a tensor before and after growth. Raises UserError if numbers of the tensor `name` would be
+    """Match an axis of the tensor `name` before and after growth. Raises UserError if numbers of the tensor would be
     lost.
     """
     there, at = dict[str, tuple[AxisSegment, np.ndarray]](), 0
@@ -89,8 +90,8 @@ def match_axes(name: str, before: Axis, after: Axis) -> AxisMatch:
 
 @dataclass(frozen=True)
 class TensorGrowth:
-    """Describes how one tensor of the new network is made. source: the tensor's name in the old network. None: it is
-    new. matches: matches of old and new numbers, one per axis.
+    """Tells how one tensor of the new network is made. source: the tensor's name in the old network, or None for a new
+    tensor. matches: matches of old and new indices, one per axis.
     """
 
     axes: TensorAxes
@@ -98,7 +99,7 @@ class TensorGrowth:
     matches: tuple[AxisMatch, ...]
 
     def keep(self, old: np.ndarray, new: np.ndarray, deaf: bool = True) -> np.ndarray:
-        """Return `new` with the numbers of `old` in their new places. deaf: whether old rows get 0 in new columns."""
+        """Return `new` with the numbers of `old` at their new indices. deaf: whether old rows get 0 in new columns."""
         out = np.array(new)
         if deaf and self.matches and self.axes.fill is None:
             out[self.matches[0].new] = 0.0
@@ -106,7 +107,7 @@ class TensorGrowth:
         return out
 
     def fresh(self, new: np.ndarray) -> np.ndarray:
-        """Return the tensor's first values, from the values `new` of an untrained new network."""
+        """Return the tensor's initial numbers, made from the same tensor `new` of an untrained network."""
         out = np.array(new) if self.axes.fill is None else np.full_like(new, self.axes.fill)
         for i, match in enumerate(self.matches):
             np.moveaxis(out, i, 0)[match.silent] = 0.0
@@ -144,14 +145,14 @@ class NetworkGrowth:
 
     @property
     def changed(self) -> dict[str, tuple[tuple[int, ...] | None, tuple[int, ...]]]:
-        """Shapes of the growing tensors before and after, by name. If the tensor is new, the shape before is None."""
+        """(Shape before, shape after) of each tensor that grows, by name. A new tensor's shape before is None."""
         before, after = self.shapes
         both = {name: (before.get(growth.source or ""), after[name]) for name, growth in self.tensors.items()}
         return {name: shapes for name, shapes in both.items() if shapes[0] != shapes[1]}
 
     @property
     def missing(self) -> list[str]:
-        """Parts of observations and actions that the new network lacks."""
+        """Observations, parts of actions, and tasks that the new network lacks."""
         found = (m.missing for growth in self.tensors.values() for m in growth.matches)
         return sorted({part for parts in found for part in parts})
 

@@ -36,9 +36,9 @@ ACTIVATIONS = {"tanh": nn.Tanh, "relu": nn.ReLU}
 class MLP(Torso):
     """Fully connected network: observations → [N, features]. Leaves are flattened and concatenated in the spec's order.
 
-    Discrete and MultiDiscrete leaves become one-hot. (These are in the spec's `classes`: path → number of values, or a
-    tuple of numbers.) Bytes are scaled from their declared bounds to [0, 1]. Other numbers are unchanged. The default
-    layers are PPO's for MuJoCo (Schulman et al. 2017), where the value has a separate network.
+    Discrete and MultiDiscrete leaves, which are listed in the spec's `classes`, become one-hot. Bytes are scaled from
+    their declared bounds to [0, 1]. Other numbers are unchanged. The default layers are PPO's for MuJoCo (Schulman et
+    al. 2017), where the value has a separate network.
     """
 
     tiled = True
@@ -66,8 +66,8 @@ class MLP(Torso):
 
 
 class Flat(Torso):
-    """Torso without layers: returns observations as one vector [N, features]. Classes become one-hot, bytes are scaled
-    to [0, 1], and other numbers are unchanged.
+    """Torso without layers: returns observations as one vector [N, features]. Discrete and MultiDiscrete leaves become
+    one-hot, bytes are scaled to [0, 1], and other numbers are unchanged.
     """
 
     def __init__(self, spec: EnvSpec):
@@ -83,11 +83,12 @@ class Flat(Torso):
 
 
 class Combined(Torso):
-    """Network for observations that have images and other parts → [N, features].
+    """Network for observations that have images and other leaves → [N, features].
 
-    Each image has convolutions and a layer of `hidden`. The convolutions are Nature's if the image's sides have 36
-    pixels or more, else two of 3×3. All other parts together have a layer of `width`. If there are several results, a
-    layer of `hidden` joins them. hidden=0: there are no layers of `hidden`.
+    Each image passes through convolutions and a layer of `hidden` units. The convolutions are Nature's if the image's
+    sides have 36 pixels or more, else two with 3×3 kernels. A layer of `width` units takes all other leaves. If an
+    observation has several images or other leaves, a last layer of `hidden` units joins the features. With hidden=0,
+    the network has no layers of `hidden` units.
     """
 
     def __init__(self, spec: EnvSpec, hidden: int = 256, width: int = 64, init: str = "orthogonal"):
@@ -130,8 +131,8 @@ class Combined(Torso):
 class WithTask(Torso):
     """Adds the task to an image network: a layer joins the network's features with the task.
 
-    width: size of a learned embedding of the task. 0: the task is one-hot.
-    joined=False: features and task are only concatenated, for a head with its own layer.
+    width: size of a learned embedding of the task, or 0 for a one-hot task.
+    joined=False: features and task are only concatenated, for a head that has a layer for both.
     """
 
     def __init__(self, seen: Torso, tasks: tuple[str, ...], width: int, joined: bool = True, init: str = "orthogonal"):
@@ -186,7 +187,7 @@ Padding = tuple[int, ...] | Literal["same"]  # pixels around each layer's input,
 
 
 def image(name: str, obs: Spec, least: int) -> tuple[int, int, int]:
-    """Return C, H, W of the observation. Raises UserError unless it is one image with sides of at least `least`."""
+    """Return C, H, W of the observation. Raises UserError unless `obs` is one image with sides of at least `least`."""
     if isinstance(obs, Field) and len(obs.shape) == 3 and min(obs.shape[1:]) >= least:
         return obs.shape
     raise UserError(
@@ -196,7 +197,7 @@ def image(name: str, obs: Spec, least: int) -> tuple[int, int, int]:
 
 
 def image_ends(spec: EnvSpec, path: str = "") -> tuple[int, int]:
-    """Return the lowest and the highest declared byte of the image at `path`. If none is declared, return 0 and 255."""
+    """Return the lowest and the highest declared byte of the image at `path`, or 0 and 255 without declared bounds."""
     if (ends := byte_bounds(spec).get(path)) is None:
         return 0, 255
     low = int(ends[0].min(initial=255))
@@ -204,16 +205,14 @@ def image_ends(spec: EnvSpec, path: str = "") -> tuple[int, int]:
 
 
 def image_scale(spec: EnvSpec, path: str = "") -> tuple[float, float]:
-    """Return the arguments `scale` and `low` of layers.pixels for the image at `path`. For pixels, these are 1/255 and
-    0.
-    """
+    """Return `scale` and `low` for layers.pixels, for the image at `path`: 1/255 and 0 for ordinary pixels."""
     low, high = image_ends(spec, path)
     return 1.0 / (high - low), float(low)
 
 
 class Conv(Torso):
     """Convolutions and one fully connected layer, each followed by ReLU: [N, C, H, W] → [N, features]. name: a key of
-    CONVS. hidden: width of the fully connected layer. 0: there is no such layer.
+    CONVS. hidden: width of the fully connected layer, or 0 for none.
     """
 
     recalls = True
@@ -257,7 +256,7 @@ class Conv(Torso):
         return self._through(obs, lambda layer, x: layers.recall(layer, x, next(outputs)))
 
     def _through(self, obs: Tensor, apply: Callable[[Any, Tensor], Tensor]) -> Tensor:
-        """Return the features; apply(layer, x) computes each layer."""
+        """Return the features, where apply(layer, x) computes each layer."""
         x = pixels(obs, *self.scale)
         for conv, pad in zip(self.convs, self.pads, strict=True):
             x = apply(conv, F.pad(x, pad) if any(pad) else x)
@@ -265,7 +264,7 @@ class Conv(Torso):
 
 
 def _around(sides: list[int], kernel: int, stride: int) -> tuple[int, ...]:
-    """Return the padding of TensorFlow's SAME, in F.pad's order. An odd pixel goes to the end of a side."""
+    """Return the padding of TensorFlow's SAME, in F.pad's order. An odd number of pixels puts one more at the end."""
     h, w = (max((-(-n // stride) - 1) * stride + kernel - n, 0) for n in sides)
     return w // 2, w - w // 2, h // 2, h - h // 2
 
@@ -301,7 +300,7 @@ class Section(nn.Module):
 class Impala(Torso):
     """IMPALA's deep network (Espeholt et al. 2018, figure 3): [N, C, H, W] → [N, features].
 
-    It has 15 convolutions and 1,091,031 parameters.
+    The network has 15 convolutions and 1,091,031 parameters.
     """
 
     def __init__(
@@ -369,8 +368,9 @@ LEAST = 7  # least side in pixels for `small`
 class FTWTorso(Torso):
     """FTW's torso: an image of bytes [N, C, H, W], alone or in a tree with numbers → [N, hidden].
 
-    From 36 pixels a side, there are 32 filters (kernel/stride) of 8×8/4, 64 of 4×4/2, and two layers of 64 of 3×3,
-    added to their inputs. For smaller images, there are 32 filters of 3×3 and 64 of 3×3/2.
+    Images with sides of 36 pixels or more pass through convolutions of 32 filters (kernel/stride 8×8/4), 64 (4×4/2), 64
+    (3×3) and 64 (3×3). The input of each of the last two is added to its output. Smaller images pass through
+    convolutions of 32 filters (3×3) and 64 (3×3/2).
     """
 
     def __init__(self, spec: EnvSpec, hidden: int = 256, init: str = "orthogonal"):
@@ -422,16 +422,16 @@ class FiveTorso(Torso):
     """Torso like OpenAI Five's, for vectors [N, n] and sets of units [N, units, numbers] → features [N, hidden].
 
     A unit's first number says whether the unit is present. Each set has two layers that embed its units. The last layer
-    takes, for each set, the maximum of the embeddings over present units, or 0 if no unit is present. hidden=0: there
-    is no last layer.
+    takes, for each set, the maximum of the embeddings over present units, or 0 if no unit is present. With hidden=0,
+    these maxima and the vectors are the features.
 
-    Cross-hero pool: the paper takes a maximum over the first quarters of five vectors, one from each hero's
-    observation. A row here is one hero's observation. If the observation has both `own` and `allies`, the maximum is
-    over the first quarters of their embeddings.
+    The paper's torso also takes a maximum over all heroes, of the first quarters of the vectors computed from each
+    hero's observation. Here, an observation is one hero's, so if it has both `own` and `allies`, FiveTorso takes the
+    maximum over the first quarters of the embeddings of `own` and `allies`.
 
-    If a part of conditional actions has one value per unit, `pointer` is the part's name and the embedding's size. Then
-    the last `unit_features` of the features are the embeddings of all units in the observation's order, with 0 for
-    absent units. UnitPointer uses them.
+    If a part of conditional actions has one value per unit, `pointer` is the part's name and the embedding's size, and
+    the last `unit_features` features are the embeddings of all units in the observation's order, with 0 for absent
+    units. UnitPointer uses these embeddings.
     """
 
     def __init__(self, spec: EnvSpec, hidden: int = 128, embedding: int = 32, init: str = "orthogonal"):
@@ -475,8 +475,8 @@ class FiveTorso(Torso):
 
 
 def _numbers(spec: EnvSpec) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of observations by path. Raises UserError if they are not vectors and at least one set of
-    units.
+    """Return the shapes of observations by path. Raises UserError unless the observations are vectors and at least one
+    set of units.
     """
     fields = dict(tree.leaves(spec.obs))
     real = all(len(field.shape) <= 2 and field.dtype.startswith("float") for field in fields.values())
@@ -487,7 +487,7 @@ def _numbers(spec: EnvSpec) -> dict[str, tuple[int, ...]]:
 
 
 def _pointing(action: ActionSpec, units: int) -> str | None:
-    """Return the part of actions that chooses a unit, or None if none does. Raises UserError if several parts do."""
+    """Return the part of actions that chooses a unit, or None. Raises UserError if several parts choose a unit."""
     uses = action.uses if isinstance(action, Conditional) else {}
     parts = [name for name in uses if action[name] == Discrete(units)]  # type: ignore[index]
     if len(parts) > 1:

@@ -6,9 +6,9 @@ judge publishes them.
     learn ── Params ──► judge: a match every N updates ── Params of the best ──► self_play
                           └──► checkpoints/champion-UPDATE, matches.jsonl, games.jsonl
 
-Matches are not saved. After the loss of a judge, or in a resumed run, the match starts again. The random draws of a
-match depend only on the update of the candidate (learner's weights in the match). In a run in one thread, a match is
-one turn, so a resumed run repeats it exactly.
+An unfinished match is not saved: a replaced judge or a resumed run starts the match again. The random draws of a match
+depend only on the update number of the candidate, the learner's weights in the match. In a run in one thread, no other
+worker acts during a match, so a resumed run repeats the match exactly.
 """
 
 from __future__ import annotations
@@ -138,8 +138,8 @@ class Matches:
         return self.games_before + int(self.ctx.all_counters.column("episodes").sum())
 
     def restore(self, params: Params, best: Params) -> int:
-        """Publish the present champion and return its version. If none is saved, use the champion of an earlier judge.
-        If there is none either, use the learner's weights.
+        """Publish the present champion and return its version. The champion is the last one saved, else the weights
+        that an earlier judge published, else the learner's weights.
         """
         if self.ctx.directory is not None and (saved := checkpoint.champions(self.ctx.directory)):
             arrays = checkpoint.open_checkpoint(saved[-1]).arrays(checkpoint.policy_name(0))
@@ -155,7 +155,7 @@ class Matches:
         return self.champion.version
 
     def play(self, params: Params, best: Params) -> Row:
-        """Play the learner's weights against the champion. If they pass, publish them. Return the match's row."""
+        """Play the learner's weights against the champion, and publish winning weights. Return the match's log line."""
         version = params.pull(self.candidate.vector)
         self.candidate.take(version)
         points, distinct = self._match()
@@ -171,7 +171,7 @@ class Matches:
         return row
 
     def _match(self) -> tuple[np.ndarray, int]:
-        """Play until the verdict. Return the candidate's points per game, and the number of different openings."""
+        """Play until `gate` decides. Return the candidate's points per game, and the number of distinct openings."""
         starts, notes = self._openings()
         firsts = starts.begins == (notes.length % 2 == 0)  # whether the candidate moved first, per game
         ended = list[float]()
@@ -186,7 +186,7 @@ class Matches:
         return np.array(ended), len(np.unique(starts.records, axis=0))
 
     def _openings(self) -> tuple[MatchStarts, GameNotes]:
-        """Return openings, each for two games, and the notes of all games, which already contain the opening moves."""
+        """Return openings, each for two games, and the GameNotes of all games, which contain the opening moves."""
         seed = seed_of(self.ctx.seed, self.candidate.version + 1)
         draw = Search(self.board, self.games, self.opening, self.champion, seed)
         records, moves = play.draw_openings(
@@ -218,7 +218,7 @@ class Matches:
             self.ctx.log("game", json.dumps(about | notes.row(game, outcome)))
 
     def _save(self, counters: Row) -> None:
-        """Save the champion's weights. They are saved completely or not at all."""
+        """Save the champion's weights, completely or not at all."""
         if self.ctx.directory is None:
             return
         try:
@@ -269,8 +269,8 @@ def rater(
 
 
 def check_references(spec: EnvSpec, references: Sequence[str], matches: int) -> tuple[str, ...]:
-    """Return the names of the references, `random` first. Raises UserError: bots are unknown, the teams do not fit, or
-    `matches` is odd or too small.
+    """Return the names of the references, `random` first. Raises UserError if a bot is unknown, if the teams do not
+    fit, or if `matches` is odd or below 2.
     """
     if unknown := sorted({*references} - {*spec.bots, ratings.RANDOM}):
         given = f"references: unknown bots: {', '.join(unknown)}"
@@ -283,14 +283,14 @@ def check_references(spec: EnvSpec, references: Sequence[str], matches: int) -> 
 
 
 def rated_games(envs: Envs) -> Envs:
-    """Return the games in which versions are rated. They have no randomized starts."""
+    """Return the games in which versions are rated: `envs` without randomized starts."""
     if not isinstance(envs.name, str):
         return envs
     return replace(envs, name="+".join(word for word in envs.name.split("+") if not word.startswith("randomize=")))
 
 
 class Rater:
-    """Rates versions of the learner's weights. Its whole state is in the lines of ratings.jsonl."""
+    """Rates versions of the learner's weights. The lines of ratings.jsonl hold the rater's whole state."""
 
     def __init__(self, ctx: WorkerContext, directory: Path, games: Envs, policy: PolicyFactory, params: Params):
         self.ctx, self.directory, self.games, self.params = ctx, directory, games, params
@@ -304,7 +304,7 @@ class Rater:
         self.begun = time.monotonic() - (reports[-1] if reports else 0.0)
 
     def meet(self, names: Sequence[str]) -> Generator[None, None, dict[str, float]]:
-        """Return the TrueSkill mean μ of each reference. If references.json lacks it, play round-robin matches."""
+        """Return the TrueSkill mean μ of each reference, read from references.json or found by round-robin matches."""
         settings = ratings.reference_settings(self.games.title, names)
         if known := ratings.read_references(self.directory, settings):
             return known
@@ -321,7 +321,7 @@ class Rater:
         return {name: mu for name, (mu, _) in skills.items()}
 
     def is_due(self, every: int, matches: int) -> bool:
-        """Tell whether the newest weights must be rated or lack matches. If so, load them."""
+        """Tell whether the newest weights must be rated or lack matches. If True, the newest weights are loaded."""
 
         def wanted(version: int) -> bool:
             if not self.rated or version >= self.rated[-1].version + every:
@@ -365,7 +365,7 @@ class Rater:
         return play.scripted_player(load_bot(self.games.spec, name))
 
     def _write(self, name: str, write: Callable[[], None]) -> Iterator[None]:
-        """Call `write` until it succeeds. The rater plays no match before that."""
+        """Call `write` until it succeeds. While `write` fails, the rater plays no match."""
         for tried in count():
             try:
                 return write()

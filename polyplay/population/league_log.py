@@ -1,16 +1,16 @@
-"""Log of a league of agents: file matches.jsonl. Its lines, applied in order, give the league's state.
+"""Log of a league of agents: file matches.jsonl. The log's lines, applied in order, give the league's state.
 
 This module imports no torch. Each line has one of these keys:
 
-begin   a session of the run begins, with its settings; counts of data that workers hand over in memory restart at 0;
-        versions: number of updates of each agent from which the session continues
+begin   session `begin` of the run begins, with the league's settings; counts of data that workers hand over in memory
+        restart at 0; versions: number of updates of each agent from which the session continues
 table   new players at an actor's table; costs: the quality that each player loses by a defeat
-of      results of matches: `of` lists the different ones, each with the player of each block of seats and each team's
-        outcome; `played` lists indices into `of`, in the order in which the matches were rated
+of      results of matches: `of` lists the different results, each with the player of each block of seats and each
+        team's outcome; `played` lists indices into `of`, in the order in which the matches were rated
 lost    number of an actor's matches that are not rated, because the referee was too slow
 post    the past agent AGENT-VERSION enters, as player number `player`
 leave   a past agent leaves
-look    agent `look` was compared with another; if the line has `copy`, a number, the agent will continue with the
+look    agent `look` was compared with another agent; if the line has `copy`, a number, the agent will continue with the
         weights of agent `donor`, and with the hyperparameters `values` instead of `old`
 copied  copy `copied` was made: the agent's `version` has the weights of the donor's `donor_version`; at: the time
 """
@@ -39,7 +39,7 @@ LOG, SUMMARY, SCHEMA = "matches.jsonl", "league.json", 1
 
 
 class MatchLog(JsonLines):
-    """File matches.jsonl of a league. A line is written before it is applied. lines: number of lines in the file."""
+    """File matches.jsonl of a league, in which the referee writes a line before applying it. lines: number of lines."""
 
     def __init__(self, directory: Path):
         super().__init__(directory / LOG)
@@ -48,8 +48,8 @@ class MatchLog(JsonLines):
             self.lines = sum(1 for _ in file)
 
     def cut(self, lines: int) -> None:
-        """Cut the file off after its first `lines` lines. The run then plays the matches of the other lines again.
-        Raises OSError, or UserError if the file has fewer lines.
+        """Cut the file off after its first `lines` lines. The run then plays the matches of the removed lines again.
+        Raises OSError, or UserError if the file has fewer than `lines` lines.
         """
         if self.lines < lines:
             text = f"{self.directory / LOG} has {self.lines:,} lines, and the checkpoint was written after {lines:,}"
@@ -63,7 +63,7 @@ class MatchLog(JsonLines):
         os.fsync(self.file.fd)
 
     def write(self, *rows: Mapping[str, object]) -> None:
-        """Append lines. Raises OSError: nothing was written."""
+        """Append lines. Raises OSError, with nothing written."""
         super().write(*rows)
         self.lines += len(rows)
 
@@ -74,7 +74,7 @@ class MatchLog(JsonLines):
 
 
 def has_league(directory: Path) -> bool:
-    """Tell whether matches.jsonl is the log of a league. Its first line then begins a session of the run."""
+    """Tell whether matches.jsonl is the log of a league: the log's first line begins a session of the run."""
     return "begin" in next(read_lines(directory / LOG), {})
 
 
@@ -83,7 +83,7 @@ Pairing = tuple[list[int], list[int], float]  # players of two teams, points of 
 
 
 class LeagueRatings:
-    """Ratings of a league's players by matches. They are in local arrays until `bind` moves them to shared memory."""
+    """Ratings of a league's players by matches, in local arrays until `bind` moves them to shared memory."""
 
     def __init__(self, league: League):
         self.sides, self.agents = league.sides, league.agents
@@ -95,7 +95,7 @@ class LeagueRatings:
         self.elo, self.quality, self.games, self.points = arrays
 
     def bind(self, league: League) -> None:
-        """Copy the ratings to the league's shared memory. Later changes are made only there."""
+        """Copy the ratings to the league's shared memory, where all later changes are made."""
         for shared, own in zip(league.rated, self.arrays, strict=True):
             shared[:] = own
         self._work_in(league.rated)
@@ -111,7 +111,7 @@ class LeagueRatings:
             matrix[player] = matrix[:, player] = 0
 
     def about(self, player: int, names: Sequence[str]) -> Row:
-        """Return a player's numbers for league.json. `against` has matches and points, by the other player's name."""
+        """Return a player's row for league.json. `against` has matches and points, by the other player's name."""
         met = np.flatnonzero(self.games[player]).tolist()
         row: Row = {"elo": float(self.elo[player]), "quality": float(self.quality[player])}
         return row | {"against": {names[j]: [int(self.games[player, j]), float(self.points[player, j])] for j in met}}
@@ -133,7 +133,7 @@ class LeagueRatings:
             self.elo[p] = elo[p]
 
     def _pairings(self, players: Sequence[int], outcome: Sequence[float]) -> list[Pairing]:
-        """Split a match into matches of two teams. A player counts once per team. Players of both do not count."""
+        """Split a match into matches of two teams. Each player counts once in a team. Skip players of both teams."""
         teams = [dict.fromkeys(players[block] for block in blocks) for blocks in self.sides]
         found: list[Pairing] = []
         for t in range(len(teams)):
@@ -145,7 +145,6 @@ class LeagueRatings:
         return found
 
     def _count(self, pairing: Pairing, n: int, costs: Mapping[int, float]) -> None:
-        """Count `n` matches of two teams in the matrices. Lower the quality of past agents that current agents beat."""
         first, second, points = pairing
         for a, b, won in ((first, second, points), (second, first, 1 - points)):
             at = np.ix_(a, b)
@@ -197,7 +196,7 @@ class CopyHistory:
             self.copies, self.pending = line["copy"], line
 
     def complete(self, line: Row, ratings: LeagueRatings) -> None:
-        """Apply the line of a completed copy. If this copy is the pending one, the agent gets the donor's rating."""
+        """Apply the line of a completed copy: if the copy is pending, give the agent the donor's rating."""
         if self.pending is None or self.pending["copy"] != line["copied"]:
             return
         agent, donor = self.pending["look"], self.pending["donor"]
@@ -211,7 +210,7 @@ class CopyHistory:
         self.pending = None
 
     def begin(self, versions: Mapping[str, int], ratings: LeagueRatings) -> None:
-        """Begin a session at these updates of the agents. Undo copies made after these updates, the newest first."""
+        """Begin a session with the agents at `versions` (updates). Undo later copies, the newest first."""
         self.pending = None
         for copy in reversed(self.made):
             if copy["version"] > versions.get(str(copy["agent"]), 0):
@@ -220,7 +219,7 @@ class CopyHistory:
 
 
 class LeagueAgents(Population):
-    """The agents of a league, about whose copies the referee decides. A copy is ordered once its line is in the log."""
+    """Population of a league's agents. `look` decides about a copy; the referee logs, then orders the copy."""
 
     def __init__(self, league: League, history: CopyHistory, evolution: Evolution):
         self.league, self.history, self.evolution = league, history, evolution
@@ -297,7 +296,7 @@ class LeagueState:
         return Identity(leagues.PAST, *map(int, name.split("-"))) if name else Identity(leagues.NOBODY, 0, 0)
 
     def apply(self, line: Row) -> None:
-        """Apply one line of the log. Raises UserError: the line begins a session of a league with other settings."""
+        """Apply one line of the log. Raises UserError if the line begins a session of a league with other settings."""
         if "of" in line:
             self._play(line["actor"], line["draw"], line["of"], line["played"])
         elif "table" in line:
@@ -394,9 +393,7 @@ class LeagueHistory(NamedTuple):
     copies: list[Row]
 
     def values_over(self, agent: int, first: Row) -> list[tuple[int, Row]]:
-        """Return pairs (matches rated before, hyperparameters) for `first`, the initial ones, and for each copy by
-        `agent`.
-        """
+        """Return (matches rated before, hyperparameters) for the initial values `first` and each copy by `agent`."""
         begin, values, found = 0, first, list[tuple[int, Row]]()
         for copy in self.copies:
             if copy["agent"] == agent:
@@ -406,7 +403,7 @@ class LeagueHistory(NamedTuple):
 
 
 def read_history(directory: Path) -> LeagueHistory:
-    """Read the ratings over the run of a league, even during the run. Raises UserError: no league, or a damaged log."""
+    """Read a league's Elo ratings over the run, even during the run. Raises UserError without a valid league log."""
     lines = list(read_lines(directory / LOG))
     if not lines or "begin" not in lines[0]:
         raise UserError(f"RUN: {directory} has no {LOG} of a league: name a run of league or ftw")

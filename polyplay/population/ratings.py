@@ -19,7 +19,7 @@ Skill = tuple[float, float]  # a player's mean μ and standard deviation σ
 
 
 def win_probability(elo: float, other: float) -> float:
-    """Return a player's chance to beat another by Elo's model: 400 points are odds of 10 to 1. A draw is half a win."""
+    """Return a player's chance to beat another by Elo's model. A lead of 400 points means odds of 10 to 1."""
     return 1 / (1 + 10 ** ((other - elo) / 400))
 
 
@@ -101,7 +101,7 @@ NEAR, FEWEST = 10.0, 2  # references within NEAR points are considered, or the F
 
 @dataclass
 class RatedVersion:
-    """A version of the weights and its matches. steps, wall_seconds: those of the run when the weights were taken."""
+    """A version of the weights and its matches. steps, wall_seconds: the run's counts when the weights were taken."""
 
     version: int
     steps: int
@@ -124,7 +124,7 @@ def rate_against(skill: Skill, reference: float, points: Iterable[float]) -> Ski
 
 
 def first_skill(rated: Sequence[RatedVersion]) -> Skill:
-    """Return the skill that the next version begins with: σ = SIGMA, and μ of the previous version, or 0 if none."""
+    """Return the skill that the next version begins with: σ = SIGMA, and the previous version's μ (at first 0)."""
     return (rated[-1].skill[0] if rated else 0.0), SIGMA
 
 
@@ -138,7 +138,7 @@ def rate_lines(lines: Iterable[Row]) -> list[RatedVersion]:
 
 
 def take_line(rated: list[RatedVersion], line: Row) -> None:
-    """Apply the next line of ratings.jsonl. It has matches of a new version, or more matches of the last version."""
+    """Apply the next line of ratings.jsonl, which has matches of a new version or more matches of the last version."""
     if not rated or rated[-1].version != line["version"]:
         start = first_skill(rated)
         rated.append(RatedVersion(line["version"], line["steps"], line["wall_seconds"], start))
@@ -148,10 +148,9 @@ def take_line(rated: list[RatedVersion], line: Row) -> None:
 
 
 def next_reference(mu: float, points: Mapping[str, Sequence[float]], references: Mapping[str, float]) -> str:
-    """Return the reference (opponent of fixed skill) that a version plays next. Candidates are the references within 10
-    points of the version's μ, but at least the two nearest. Of these, the least played is chosen, and of several, the
-    nearest.
-    points: results of the version's matches, by reference.
+    """Return the reference (opponent of fixed skill) that a version plays next: the reference with the fewest matches
+    among those within 10 points of the version's μ, but at least among the two nearest. If several have the fewest
+    matches, return the nearest. points: results of the version's matches, by reference.
     """
     nearest = sorted(references, key=lambda name: (abs(references[name] - mu), name))
     near = sum(abs(skill - mu) <= NEAR for skill in references.values())
@@ -159,7 +158,7 @@ def next_reference(mu: float, points: Mapping[str, Sequence[float]], references:
 
 
 def read_rated(directory: Path) -> list[RatedVersion]:
-    """Return the rated versions of a run. The list may be empty."""
+    """Return the rated versions of a run, which may be none."""
     return rate_lines(read_lines(directory / RATINGS))
 
 
@@ -186,7 +185,7 @@ def reference_skills(names: Sequence[str], pairs: Mapping[tuple[str, str], Seque
 
 
 def read_references(directory: Path, settings: Mapping[str, object] | None = None) -> dict[str, float]:
-    """Return the μ of a run's references, by name, or {} if the file is missing, damaged, or of other settings."""
+    """Return the μ of a run's references, by name, or {} if the file is missing or damaged or has other settings."""
     try:
         found = read_object(directory / REFERENCES)
         same = all(found[name] == value for name, value in (settings or {}).items())

@@ -2,9 +2,9 @@
 
     League ──► results, past agents ──► lines of matches.jsonl ──► LeagueState ──► ratings, players, tables ──► League
 
-A table is the group of players in an actor's matches. A past agent is an older copy of an agent. A line is written
-before it is applied. Then the memory of the data that was handed over is released. So a restarted referee restores
-every rating from the lines. This module imports no torch.
+A table is the group of players in an actor's matches. A past agent is an older copy of an agent. The referee writes a
+line to the log, applies the line, and then releases the memory of the line's data. A restarted referee restores every
+rating from the lines. This module imports no torch.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class Opponents:
         """Draw the players of a table. Return the players, beginning with `first`, and the quality that each loses by a
         defeat.
 
-        No player is drawn twice while others are left, except past agents drawn by quality.
+        No player is drawn twice until all have been drawn, except past agents drawn by quality.
         past: player numbers of the existing past agents.
         random: random numbers, float [seated, 2], uniform in (0, 1).
         """
@@ -99,7 +99,7 @@ class Opponents:
 
 
 def match_weight(chance: float) -> float:
-    """Return the weight of a match that is won with probability `chance`. It is a normal density, scaled to 1 at ½."""
+    """Return the weight of a match that is won with probability `chance`: a normal density, scaled to 1 at ½."""
     return math.exp(-(((chance - 0.5) / DEVIATION) ** 2) / 2)
 
 
@@ -110,8 +110,8 @@ def quality_chances(quality: np.ndarray) -> np.ndarray:
 
 
 def quality_cost(chance: float, n: int) -> float:
-    """Return the quality that a past agent loses by a defeat, if it is one of `n` and is drawn with probability
-    `chance`. This way, all past agents lose the same in expectation.
+    """Return the quality that one of `n` past agents loses by a defeat, if it is drawn with probability `chance`. In
+    expectation, a draw costs all past agents the same.
     """
     return RATE / (n * chance)
 
@@ -165,7 +165,7 @@ def referee(
 
 
 class Referee:
-    """Referee of a league. The log's lines are its state. It writes this state to the League's shared memory."""
+    """Referee of a league. The log's lines determine the league's state, which the referee copies to shared memory."""
 
     def __init__(
         self, ctx: WorkerContext, league: League, opponents: Opponents, matches: int, evolution: Evolution = NO_COPIES
@@ -190,7 +190,7 @@ class Referee:
         self._save()
 
     def write_part(self, number: int) -> None:
-        """Write the league's part of a checkpoint. This happens between two rounds of the workers' turns."""
+        """Write the league's part of a checkpoint, between two rounds of the workers' turns."""
         assert self.ctx.directory is not None
         part = checkpoint.CheckpointPart(self.ctx.directory, number)
         try:
@@ -201,7 +201,7 @@ class Referee:
             self.ctx.log("warning", f"checkpoint {number}: without the league's matches under way: {refusal_text(e)}")
 
     def _publish(self) -> None:
-        """Write the whole state to the League. Its memory may be new, or may hold the state of an earlier referee."""
+        """Write the whole state to the League, whose memory may be new or from an earlier referee."""
         state, league = self.state, self.league
         state.ratings.bind(league)
         for player in range(league.players):
@@ -235,7 +235,7 @@ class Referee:
         return bool(lines)
 
     def _take(self, lines: list[Row]) -> bool:
-        """Write lines to the log, and then apply them. If they cannot be written now, return False."""
+        """Write lines to the log, and then apply them. Return False if the log cannot be written now."""
         if not lines:
             return True
         try:
@@ -254,7 +254,7 @@ class Referee:
     # ------------------------------------------------------------------------------------------------ handed over
 
     def _results(self) -> Iterator[Row]:
-        """Yield a line about the next matches of each actor with new ones. All matches of a line are of one table."""
+        """Yield a line for each actor with new matches. All matches of a line are of one table."""
         names = self.state.names
         for actor in range(self.league.actors):
             draws, seated, outcomes = self.league.results(actor, self.state.taken[actor], MOST)
@@ -297,8 +297,8 @@ class Referee:
     # ------------------------------------------------------------------------------------------------ decisions
 
     def _make_room(self, acknowledged: list[int] | None = None) -> None:
-        """Reserve a player number for the next past agent of each agent. If no number is free, a past agent leaves.
-        This is the one with the lowest quality among those at no table, and if there are several, the oldest.
+        """Reserve a player number for the next past agent of each agent. If no number is free, the past agent with the
+        lowest quality among those at no table leaves, and among equals the oldest.
         """
         state, league = self.state, self.league
         reserves = league.reserve.tolist()
@@ -312,7 +312,7 @@ class Referee:
             league.enter(agent, state.entered[agent], reserves[agent])
 
     def _dismiss(self, acknowledged: list[int] | None) -> int:
-        """Remove a past agent, but never the newest. Return its player number, or -1 if all others are at tables."""
+        """Remove a past agent other than the newest. Return its player number, or -1 if all of them sit at tables."""
         state, seated = self.state, set[int]()
         for actor, table in state.tables.items():
             left = acknowledged is not None and acknowledged[actor] == table.draw
@@ -326,7 +326,7 @@ class Referee:
         return player
 
     def _ask(self) -> None:
-        """If a copy is pending, order it through the League."""
+        """Order the pending copy, if one exists, through the League."""
         if (line := self.state.copies.pending) is not None:
             self.league.ask(CopyOrder(line["copy"], line["look"], line["donor"]), list(line["values"].values()))
 

@@ -1,8 +1,7 @@
 """Evolution of a population: rules that decide which member copies which, and how copied hyperparameters change.
 
-Sources: Jaderberg et al. 2017, §4.1.1; 2019. A rule is a function of plain data and a random generator. It does not
-depend on runs. Two kinds of Population evolve: runs in files (population.trainer), and agents in memory
-(population.league_log).
+Sources: Jaderberg et al. 2017, §4.1.1; 2019. A rule is a function of plain data and a random generator. Two kinds of
+Population evolve: runs in files (population.trainer), and agents in memory (population.league_log).
 """
 
 from __future__ import annotations
@@ -39,9 +38,9 @@ def welch_test(a: Sequence[float], b: Sequence[float]) -> tuple[float, float]:
 
 
 def two_sided(t: float, freedom: float) -> float:
-    """Return the probability that |T| ≥ |t|, for Student's T with ν ≥ 1 degrees of freedom. It is the integral of
-    sin^(ν−1) up to arctan(√ν / |t|), divided by the integral up to π/2. Both are computed by Gauss–Legendre quadrature
-    in the fourth root of the angle.
+    """Return the probability that |T| ≥ |t|, for Student's T with ν ≥ 1 degrees of freedom: the integral of sin^(ν−1)
+    up to arctan(√ν / |t|), divided by the integral up to π/2. Gauss–Legendre quadrature computes both integrals, in the
+    fourth root of the angle.
     """
     nodes, weights = np.polynomial.legendre.leggauss(64)
     root = (1 + nodes) / 2
@@ -62,8 +61,8 @@ FORMS = "NAME=log:LOW:HIGH, NAME=uniform:LOW:HIGH or NAME=a,b,c, as in --vary le
 
 @dataclass(frozen=True)
 class Prior:
-    """Distribution from which values of a hyperparameter are drawn: over a range, or over a list. A `log` range lies on
-    one side of 0.
+    """Distribution from which values of a hyperparameter are drawn: over a range, or over a list. Both ends of a `log`
+    range have the same sign.
     """
 
     name: str
@@ -115,12 +114,12 @@ class Prior:
 
 
 def combinations(lists: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
-    """Return all combinations of one entry per name. The last name's entry changes fastest. No names give [{}]."""
+    """Return all combinations of one entry per name, the last name's entry changing fastest; [{}] for empty `lists`."""
     return [dict(zip(lists, chosen, strict=True)) for chosen in product(*lists.values())]
 
 
 def around(values: Mapping[str, float], chance: float = 1.0) -> dict[str, Prior]:
-    """Return default priors of numbers, log-uniform from a tenth of a value to ten times the value. 0 gets no prior."""
+    """Return a default prior for each value except 0, log-uniform from a tenth of the value to ten times the value."""
     ends = {name: sorted((x / RANGE, x * RANGE)) for name, x in values.items() if x}
     return {name: Prior(name, "log", low, high, chance=chance) for name, (low, high) in ends.items()}
 
@@ -132,8 +131,8 @@ def initial(priors: Mapping[str, Prior], agents: int, seed: int) -> list[dict[st
 
 
 def parse_prior(text: str, read: Callable[[str], Any]) -> Prior:
-    """Parse one NAME=PRIOR of --vary. read: turns a word into a value of --NAME, or raises UserError. Raises UserError:
-    the text is not valid.
+    """Parse one NAME=PRIOR of --vary. Raises UserError if the text is not valid. read: turns a word into a value of
+    --NAME, or raises UserError.
     """
     name, _, given = text.partition("=")
     if not (name and given):
@@ -196,7 +195,7 @@ class Population(ABC):
     @abstractmethod
     def copy(self, receiver: int, donor: int, values: Values) -> None:
         """Let member `receiver` continue from the learned state of member `donor`, with the hyperparameters `values`.
-        Raises UserError, without a change: the donor has no complete state.
+        Raises UserError, without a change, if the donor has no complete state.
         """
 
 
@@ -274,9 +273,10 @@ def tournament(standings: Sequence[Standing], i: int, mine: float, peers: Peers,
 def t_test(standings: Sequence[Standing], i: int, mine: float, peers: Peers, rng: np.random.Generator) -> Choice:
     """A member copies a random other member (peer) if the mean of the peer's last 10 games is higher by Welch's t-test.
 
-    This is the rule of Jaderberg et al. 2017, §4.1.1, "Welch's t-test on the last 10 episodes". The paper gives no
-    level. Here the two-sided p must be below 0.05, so an equally good peer is copied with probability 2.5 %. If one of
-    the two has fewer than two games, no copy is made. A failed member copies any peer.
+    The rule is that of Jaderberg et al. 2017, §4.1.1, "Welch's t-test on the last 10 episodes", which gives no
+    significance level. Here, the two-sided p must be below 0.05, so a member copies an equally good peer with
+    probability 2.5 %. If the member or the peer has fewer than two games, no copy is made. A failed member copies any
+    peer.
     """
     if not peers:
         return None, "no other member has a score"
@@ -305,7 +305,7 @@ def outplayed(standings: Sequence[Standing], i: int, mine: float, peers: Peers, 
 
 
 def nobody(standings: Sequence[Standing], i: int, mine: float, peers: Peers, rng: np.random.Generator) -> Choice:
-    """No member copies another. Training is then a random search."""
+    """No member copies another, so training is a random search."""
     return None, "nothing is copied"
 
 
@@ -324,5 +324,5 @@ EXPLORE: dict[str, Callable[[Any, Prior, np.random.Generator], Any]] = {
 
 
 def change_values(rule: str, values: Values, priors: Priors, rng: np.random.Generator) -> Values:
-    """Return copied hyperparameters, each changed independently by a rule. Those without a prior do not change."""
+    """Return copied hyperparameters, of which those with a prior are changed independently by a rule."""
     return {**values, **{name: EXPLORE[rule](values[name], prior, rng) for name, prior in priors.items()}}

@@ -1,8 +1,9 @@
 """The files of a population of runs: `population.json`, `lineage.jsonl`, and locks of the members in training.
 
-Every change is made under one lock, which is held for milliseconds. A decision is valid once `population.json` counts
-it. The decision's line of `lineage.jsonl` is written before. If the process is killed in between, the line is cut off
-later. If a process ends, even by a kill, the operating system releases its locks. This module imports no torch.
+Every change is made under one lock, which is held for milliseconds. A decision's line of `lineage.jsonl` is written
+before `population.json`, whose count of decisions makes the line valid. If the process is killed between these two
+writes, the line is cut off later. If a process ends, even by a kill, the operating system releases its locks. This
+module imports no torch.
 """
 
 from __future__ import annotations
@@ -83,7 +84,7 @@ def founder(member: int, values: Mapping[str, Any]) -> Row:
 
 
 class Store:
-    """The files of a population's directory. Each process and machine that shares the directory may have a Store."""
+    """The files of a population's directory. Any process on any machine that shares the directory may make a Store."""
 
     def __init__(self, directory: Path):
         self.directory = directory
@@ -104,7 +105,7 @@ class Store:
         self.write(population)
 
     def read(self) -> Row:
-        """Return population.json. Raises UserError: the file is missing or damaged."""
+        """Read population.json. Raises UserError if the file is missing or damaged."""
         path = self.directory / FILE
         try:
             found = read_object(path)
@@ -147,7 +148,7 @@ class Store:
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[Row]:
-        """Lock the population in this context, and yield population.json. Raises UserError: missing or damaged."""
+        """Lock the population in this context, and yield population.json. Raises UserError if `read` does."""
         fd = platform.open_file(self.directory / ".population.lock", os.O_RDWR | os.O_CREAT)
         try:
             platform.lock(fd, wait=True)
@@ -166,9 +167,8 @@ class Store:
 
 
 def wall_seconds(population: Row) -> float:
-    """Return the seconds that all sessions of the population took together. They are measured by the machine's
-    monotonic clock, which all processes share. After a reboot, the clock may show less than at the start of a session.
-    The session then adds 0.
+    """Return the seconds that all sessions of the population took together, by the machine's monotonic clock, which all
+    processes share. After a reboot, the clock may show less than at the start of a session. Such a session adds 0.
     """
     clock = population.get("clock")
     return float(clock["before"] + max(0.0, time.monotonic() - clock["since"])) if clock else 0.0
@@ -196,7 +196,7 @@ def line_of(
 
 
 def rank_members(members: Iterable[Row]) -> list[Row]:
-    """Sort the members: the best first, those without a score later, failed ones last; equal ones by number."""
+    """Sort the members from best to worst score, then those without a score, then failed members. Ties go by number."""
     return sorted(members, key=lambda m: (m["state"] == FAILED, m["score"] is None, -(m["score"] or 0.0), m["member"]))
 
 

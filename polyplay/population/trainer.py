@@ -2,8 +2,8 @@
 
     trainer ──► members/03: a session of an ordinary run ──► its score ──► copy another or not ──► the next member
 
-Each trainer takes the member with the fewest agent steps. Trainers do not wait for each other, and none decides for
-all. All share the population's files (population.store).
+Each trainer takes the member with the fewest agent steps, without waiting for other trainers. The trainers share only
+the population's files (population.store).
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ PreparedCopy = tuple[str, int]  # a prepared copy: its name after `complete_copy
 
 
 def prepare_copy(member: Path, donor: Path, name: str, lanes: bool = True) -> PreparedCopy:
-    """Write a copy of the donor as `checkpoints/.partial-NAME` of the receiver, `member`. lanes: whether the member's
-    running environments continue; else they restart. Raises OSError; UserError: a member has no complete checkpoint.
+    """Write a copy of the donor as `checkpoints/.partial-NAME` of the receiver, `member`. Raises OSError, or UserError
+    if a member has no complete checkpoint. lanes: whether the receiver's running environments continue or restart.
     """
     part = checkpoint.checkpoints_dir(member) / f".partial-{name}"
     own = checkpoint.newest(member, _silent, checkpoint.resume_flaw)
@@ -62,7 +62,7 @@ def prepare_copy(member: Path, donor: Path, name: str, lanes: bool = True) -> Pr
 
 
 def complete_copy(member: Path, name: str, final: str) -> bool:
-    """Make a prepared copy the newest checkpoint. Return whether it exists and is complete. It is safe to repeat."""
+    """Make a prepared copy the newest checkpoint, unless it already is. Return whether the copy is complete."""
     place = checkpoint.checkpoints_dir(member)
     if not (place / final).exists():
         with contextlib.suppress(FileNotFoundError):
@@ -71,7 +71,7 @@ def complete_copy(member: Path, name: str, final: str) -> bool:
 
 
 def agent_flaw(path: Path) -> str | None:
-    """Return a flaw in the agents' files of a checkpoint, or None. Other files are checked when the run resumes."""
+    """Return a flaw in the agents' files of a checkpoint, or None. A resume checks the checkpoint's other files."""
     return checkpoint.flaw(path, AGENTS)
 
 
@@ -104,7 +104,7 @@ def _compose(part: Path, own: Path, given: Path, lanes: bool) -> PreparedCopy:
 
 
 def _counted(learner: Row, version: int) -> Row:
-    """Return a learner's counts after one more update. Every part of a parameter server also counts one more."""
+    """Return a learner's counts after one more update, with the counts of a parameter server's shards."""
     shards = {"shards": [own + 1 for own in learner["shards"]]} if "shards" in learner else {}
     return {**learner, "version": version, **shards}
 
@@ -158,7 +158,7 @@ class PopulationPlan:
         ]
 
     def founders(self) -> list[Values]:
-        """Return the initial hyperparameters of each member. They depend on the seed, but not on the rules."""
+        """Return each member's initial hyperparameters, which depend on priors and seed, not on the rules."""
         priors = self.evolution.priors
         if self.grid:
             return combinations({name: prior.choices for name, prior in priors.items()})
@@ -189,7 +189,7 @@ class MemberRuns(Population):
         return [Standing(s, tuple(m["games"]), m["values"]) for s, m in zip(scores, self.members, strict=True)]
 
     def copy(self, receiver: int, donor: int, values: Values) -> None:
-        """Prepare a copy, noted in the receiver's `pending`. Raises OSError; UserError: the donor has no checkpoint."""
+        """Prepare a copy, noted in the receiver's `pending`. Raises OSError, or UserError if no checkpoint is found."""
         m = self.members[receiver]
         lanes = all(values[name] == m["values"][name] for name in self.plan.anew)  # whether environments continue
         copied = (donor, f"copy-{self.population['decisions']}", lanes)
@@ -202,7 +202,7 @@ class MemberRuns(Population):
         return prepare_copy(self.store.member(receiver), self.store.member(donor), name, lanes)
 
     def complete(self, i: int, copy: tuple[int, str, bool], final: str) -> str:
-        """Complete the copy of member `i`. If it was deleted, make it again. Return the reason of a failure, or ""."""
+        """Complete the copy of member `i`, or make a deleted copy again. Return the reason of a failure, or ""."""
         own, (donor, name, _) = self.store.member(i), copy
         try:
             if complete_copy(own, name, final) or complete_copy(own, name, final := self.prepare(i, *copy)[0]):
@@ -299,8 +299,8 @@ def trainer(ctx: WorkerContext, *, out: Members, plan: PopulationPlan, run: RunM
 
 
 def _train_next(ctx: WorkerContext, store: Store, plan: PopulationPlan, run: RunMember) -> bool:
-    """Train the member with the fewest agent steps that no other trainer holds. Return whether there is one. Steps
-    after a member's last decision do not count, so a member that stopped before its next decision does not lose its
+    """Train the member with the fewest agent steps at its last decision, among members that no other trainer holds.
+    Return False without such a member. Later steps do not count, so that a member stopped between decisions keeps its
     turn.
     """
     population = store.read()

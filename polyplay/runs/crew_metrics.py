@@ -123,8 +123,7 @@ class CrewMetrics:
     @property
     def updates(self) -> int:
         """Number of updates since the start of the run, summed over the roles (kinds of workers) that learn. A role
-        counts the updates of its most advanced learner. If a role trains several agents, it counts the sum over these
-        agents.
+        with several agents counts the sum over its agents, any other role the updates of its most advanced learner.
         """
         made, roles = self.counters.column("updates"), [role for role in self.crew.roles if role.learner]
         each = sum(made[self.crew.agent_rows(role)].sum() for role in roles)
@@ -132,7 +131,7 @@ class CrewMetrics:
         return self.before["updates"] + int(each + own)
 
     def report_games(self, reporter: Reporter, warn: Callable[[str], None]) -> None:
-        """Report the games that ended since the last call, in the order in which they ended. Warn if some were lost."""
+        """Report the games that ended since the last call, in the order of their ends. Warn if games were lost."""
         counts, games = self.counters.column("episodes").astype(np.int64), list[np.ndarray]()
         for row in map(int, np.flatnonzero(counts)):
             count = int(counts[row])
@@ -155,7 +154,7 @@ class CrewMetrics:
         return next((role.envs.spec for role in self.crew.roles if role.envs is not None), None)
 
     def read(self) -> tuple[Row, dict[str, float]]:
-        """Return the numbers of one report. Also return the mean of each metric of the learners since the last call."""
+        """Return the numbers of one report, and the mean of each metric of the learners since the last call."""
         now, steps, column, roles = time.monotonic(), self.steps, self.counters.column, self.crew.roles
         passed, self.at = now - self.at, now
         made = self._new("steps", steps - self.before["steps"])
@@ -189,7 +188,7 @@ class CrewMetrics:
 
     def tasks(self, made: list[list[int]] | None = None) -> Row:
         """Return {"task_steps": {task: agent steps}} if the run has several tasks, else {}. made: steps of each worker
-        and task (None: as the workers counted them).
+        and task, or None for the workers' counters.
         """
         steps, spec = np.sum(self.counters.tasks if made is None else made, 0, int).tolist(), self.spec
         if spec is None or not steps:
@@ -207,7 +206,7 @@ class CrewMetrics:
         return {f"time_{kind}": ratio(n, new.sum(), 4) for kind, n in zip(KINDS, new.sum(0), strict=True)}
 
     def _new(self, name: str, total: Any) -> Any:
-        """Return how much a total, or each total in an array, grew since the last call. Where one fell, return 0."""
+        """Return how much a total, or each total in an array, grew since the last call, or 0 if it fell."""
         before, self.totals[name] = self.totals.get(name, 0), total
         return np.maximum(total - before, 0)
 
@@ -215,7 +214,7 @@ class CrewMetrics:
         return float(self._new(name + column, self.counters.column(column)[list(rows)].sum()))
 
     def silent(self, now: float) -> Iterator[str]:
-        """Yield a warning for each worker whose loop stands still. Each turn of a loop writes its time to a counter."""
+        """Yield a warning for each worker whose loop has not written the time to its counter for SILENCE seconds."""
         for worker in self.crew.workers():
             stamp = self.counters.values[worker.ctx.row, COLUMNS.index("stamp")]
             if stamp and not worker.done and now - stamp > SILENCE:
@@ -224,7 +223,7 @@ class CrewMetrics:
     # ------------------------------------------------------------------------------------------ acting and training
 
     def _service(self, passed: float, learnt: float) -> Metrics:
-        """Return metrics of the last `passed` seconds. In this time, learners trained on `learnt` transitions."""
+        """Return metrics of the last `passed` seconds, in which learners trained on `learnt` transitions."""
         acting, training = self._rows()
         served, calls = self._growth("served", acting), self._growth("calls", acting)
         updates = self._new("updates", self.updates - self.before["updates"])
@@ -262,7 +261,7 @@ class CrewMetrics:
         return {f"{name}_p{round(100 * q)}": float(np.searchsorted(reached, q)) for q in DECILES}
 
     def _agents(self, acting: list[int]) -> Metrics:
-        """Return metrics of agents for which other workers, the predictors, choose actions (GA3C). Else return {}."""
+        """Return metrics of agents for which predictors (other workers) choose actions, or {} without predictors."""
         tables: list[tuple[Role, Any]] = [(r, r.edges()["agents"]) for r in self.crew.roles if "agents" in r.edges()]
         tables = [(role, table) for role, table in tables if table.is_open]
         if not tables:
@@ -281,9 +280,9 @@ class CrewMetrics:
         return metrics
 
     def _parameter_servers(self) -> Metrics:
-        """Return the metrics of parameter servers, or {} if the run has none. They include the least and most updates
-        of a shard (part of the weights), and the gradients applied and discarded so far. They also include the
-        staleness of gradients since the last call, in updates.
+        """Return the metrics of parameter servers, or {} if the run has none: the least and most updates of a shard (a
+        fraction of the weights), the gradients applied and discarded so far, and the staleness of gradients since the
+        last call, in updates.
         """
         servers = [role.holds["server"] for role in self.crew.roles if "server" in role.holds]
         if not servers:
@@ -306,8 +305,8 @@ class CrewMetrics:
 
 
 def _largest(counts: np.ndarray, ever: int) -> int:
-    """Return the largest value in a histogram. If its last bin, which is open, has values, return `ever`, the largest
-    so far.
+    """Return the largest value in a histogram, or `ever`, the largest value so far, if values are in the last bin,
+    which has no upper end.
     """
     top = int(np.flatnonzero(counts).max(initial=0))
     return top if top < len(counts) - 1 else ever

@@ -1,4 +1,4 @@
-"""Load a run from its directory: its system, options, a checkpoint, and a crew (workers of the run), still empty."""
+"""Load a run from its directory: system, options, a checkpoint, and the crew of its workers, which is still empty."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ def objects_of(*values: Settings | Mapping[str, Any]) -> dict[str, Any]:
 
 
 def remember(directory: Path, settings: Settings, options: RunOptions) -> None:
-    """Keep the objects that were passed to a run. If the run is resumed in this process, it gets them from here."""
+    """Keep the objects that were passed to a run, so that a resume in the same process finds these objects."""
     _given[directory.resolve()] = objects_of(settings, options)
 
 
 def find_objects(directory: Path, config: Row) -> dict[str, Any]:
-    """Return {option: object} of a run, from the user's program. A missing object becomes a function that raises
-    UserError when called, because acting or inspecting may not need the object. config: options in config.json.
+    """Find a run's objects in the user's program; return {option: object}. A missing object becomes a function that
+    raises UserError when called, because a command may not need this object. config: options in config.json.
     """
     found: dict[str, Any] = {}
     for name in FIELDS:
@@ -63,8 +63,6 @@ def find_objects(directory: Path, config: Row) -> dict[str, Any]:
 
 
 def _lost(directory: Path, field: str, name: str) -> Callable[..., Any]:
-    """Return a placeholder for a missing object: a function that raises UserError when it is called."""
-
     def lost(*args: object, **kwargs: object) -> None:
         where = f"polyplay.resume({str(directory)!r}, {field}=…)"
         what = f"a program with {field}={name}, which is not here"
@@ -75,9 +73,9 @@ def _lost(directory: Path, field: str, name: str) -> Callable[..., Any]:
 
 
 def choose_checkpoint(directory: Path, which: str | None) -> Path:
-    """Return a checkpoint's path. Raises UserError if it does not exist or is damaged.
+    """Return a checkpoint's path. Raises UserError if the checkpoint does not exist or is damaged.
 
-    which: best, a checkpoint's name, or its number of updates (None: the newest intact checkpoint).
+    which: "best", or a checkpoint's name or number of updates. None means the newest intact checkpoint.
     """
     if which is None:
         return checkpoint.newest(directory, lambda text: print(f"polyplay: {text}", file=sys.stderr))
@@ -93,10 +91,10 @@ def choose_checkpoint(directory: Path, which: str | None) -> Path:
 
 
 def choose_agent(directory: Path, found: Path, which: str | None, option: str = "--agent") -> int:
-    """Return the number of an agent in the checkpoint `found`. Raises UserError if there is no such agent.
+    """Return the number of an agent in the checkpoint `found`. Raises UserError if the checkpoint lacks the agent.
 
-    which: "best" (the agent with the highest Elo rating in the league), or a number (None: the lowest number).
-    option: the option that error messages name.
+    which: the agent's number, or "best" for the highest Elo rating in the league. None means the lowest number.
+    option: the command-line option that error messages name.
     """
     there = checkpoint.agents_of(found)
     if which is None:
@@ -113,7 +111,7 @@ def choose_agent(directory: Path, found: Path, which: str | None, option: str = 
 
 
 def split_checkpoint(path: Path) -> tuple[Path, str | None]:
-    """Split the path of a checkpoint into (run directory, checkpoint name). For the path of a run, the name is None."""
+    """Split a checkpoint's path into (run directory, checkpoint name). From a run's path, return (the path, None)."""
     if path.parent.name != "checkpoints":
         return path, None
     return path.parents[1], "best" if path.name.startswith(checkpoint.BEST) else path.name
@@ -130,10 +128,10 @@ def load_run(
     piece of code that the run's files name.
 
     given: objects of the run, such as its environment class or network.
-    learns: whether training continues. If not, an optimizer or loss that was an object becomes the default.
+    learns: whether training continues. Without training, the default replaces an optimizer or loss that was an object.
 
-    Raises UserError if the run names code, was made elsewhere, and `trust` is false. Also raises it if the run is a
-    population and `population` is false.
+    Raises UserError if the run names code and was made elsewhere, unless `trust` is true. Raises UserError if the run
+    is a population, unless `population` is true.
     """
     config = read_config(directory, whole=True, population=population)
     known = _given.get(directory.resolve(), {})
@@ -155,7 +153,7 @@ def load_run(
 
 
 def read_spaces(directory: Path) -> pool.EnvSpec:
-    """Read the observation and action spaces of a run's environment. Raises UserError: a damaged or missing file."""
+    """Read the observation and action spaces of a run's environment. Raises UserError if the file is unreadable."""
     path = directory / pool.FILE
     try:
         return pool.spec_from_json(read_object(path), str(path))
@@ -185,8 +183,8 @@ FAULTS = ("step_timeout", "max_restarts")  # options about faults of environment
 
 
 def crew_of(options: RunOptions, population: bool = False) -> Crew:
-    """Make a crew (the workers of a run) from a run's options. The crew has no workers yet. Also restrict this process
-    to `options.cores` cores. population: other machines run whole members of a population, not single workers. Raises
+    """Make a crew, to which the run's workers are added later, from a run's options. Also restrict this process to
+    `options.cores` cores. population: other machines run whole members of a population, not single workers. Raises
     UserError.
     """
     process.keep_to(options.cores)
@@ -211,7 +209,7 @@ def crew_of(options: RunOptions, population: bool = False) -> Crew:
 
 
 def wire_system(page: Page, settings: Settings, crew: Crew) -> System:
-    """Add the workers of a system to the crew, and return the system. Raises UserError, also if memory is too small."""
+    """Add a system's workers to the crew, and return the system. Raises UserError, for example if memory is short."""
     from polyplay.nets.layers import outlines
 
     try:
@@ -254,7 +252,7 @@ def compute_threads(n: int) -> Iterator[None]:
 
 
 def weights_digest(found: Path, agent: int = 0) -> str:
-    """Return the SHA-256 of an agent's policy, as listed in the checkpoint's manifest. Return "" if unlisted."""
+    """Return the SHA-256 of an agent's policy from the checkpoint's manifest, or "" if the manifest has none."""
     name = f"{checkpoint.policy_name(agent)}.safetensors"
     return str(checkpoint.manifest(found)["files"].get(name, {}).get("sha256", ""))
 
@@ -266,9 +264,9 @@ BEGINNING = {"steps": 0, "frames": 0, "updates": 0}
 
 
 def find_checkpoint(directory: Path, say: Callable[[str], None]) -> tuple[Path | None, Row]:
-    """Return the checkpoint to resume from, and its counters. If the run made no checkpoint, return None and zeros.
-    Call `say` with a line about each damaged checkpoint. Raises UserError if all checkpoints are damaged, or if the run
-    has made updates but has no checkpoint.
+    """Return the checkpoint to resume from, and its counters. If the run made no checkpoint, return None and counters
+    of 0. Call `say` with a line about each damaged checkpoint. Raises UserError if all checkpoints are damaged, or if
+    the run has made updates but has no checkpoint.
     """
     if not checkpoint.everything(directory):
         learnt = any(row["updates"] for row in read_lines(directory / "metrics.jsonl", "updates"))
@@ -294,7 +292,7 @@ def steps_learnt(found: Path | None) -> float:
 def finished(
     directory: Path, found: Path | None, plan: Plan, counters: Row, options: RunOptions, changes: Mapping[str, Any]
 ) -> str:
-    """Return a sentence that says why a run is finished, and which command lengthens it. Return "" if work is left: for
+    """Return a sentence that says why a run is finished and which command extends it. Return "" if work is left: for
     example, if learners have not trained on all rollouts. found: the checkpoint to resume from.
     """
     summary = read_summary(directory)
@@ -319,9 +317,8 @@ def sizes_of(settings: Settings) -> Row:
 
 
 def sizes_changed(config: Row, before: Settings, now: Settings, crew: Crew, steps: int) -> str:
-    """Describe how the numbers of lanes (parallel environments) and workers differ from those at the checkpoint of
-    `steps` agent steps. Return "" if they are equal. Raises UserError if a number differs but the run has a saved
-    replay, which depends on it.
+    """Describe which numbers of lanes (parallel environments) and workers have changed since the checkpoint of `steps`
+    agent steps. Return "" if none has changed. Raises UserError if one has changed but the run saves a replay buffer.
     """
     saved = sizes_of(before)
     for entry in reversed(config["resumed"]):  # a resume stores the numbers before it
@@ -336,7 +333,7 @@ def sizes_changed(config: Row, before: Settings, now: Settings, crew: Crew, step
 
 def changes_given(system: str, settings: Settings, options: RunOptions, sources: Sources) -> dict[str, Any]:
     """Return {option: new value} for the options that `train --resume auto` changes in the existing run. Raises
-    UserError if an option differs but cannot be changed.
+    UserError if an option with a new value cannot change.
     """
     config = read_config(Path(str(options.run)), population="over" in run_options.to_json(settings))
     was = {**config["config"], **config["options"], "system": config["system"]}

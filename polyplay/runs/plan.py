@@ -1,6 +1,6 @@
 """Plan of a run, shown before workers start: workers, memory, length, reproducibility, and how episodes end.
 
-If a plan needs too much memory, it is refused. The error then proposes an option to lower.
+If a plan needs too much memory, it is refused with an error that proposes a lower value of an option.
 
 Imports no torch.
 """
@@ -55,10 +55,10 @@ def size_text(n: float) -> str:
 
 
 def predict_memory(crew: Crew, net: Any) -> dict[str, float]:
-    """Return the bytes of memory that all processes need together, as {part: bytes}. The parts are rollouts, replay,
-    weights, emulators, and other shared objects.
+    """Return {part: bytes} for the memory that all processes need together. The parts are rollouts, replay, weights,
+    emulators, and other shared objects.
 
-    net: a network of the kind that every worker makes.
+    net: a network like that of every worker.
     """
     weights = bytes_of(net)
     parts = dict.fromkeys(("rollouts", "replay", "weights"), 0.0)
@@ -95,7 +95,7 @@ def kind_of(envs: Any) -> str:
 
 
 def kinds_of(envs: Any) -> set[str]:
-    """Return all ways in which the environments of a run's tasks are stepped, with the names that `kind_of` uses."""
+    """Return the set of all ways, named as in `kind_of`, in which the environments of a run's tasks are stepped."""
     if envs.spec.tasks and not native(envs):
         return {_kind(part) for part in task_parts(envs)}
     return {_kind(envs)}
@@ -149,14 +149,14 @@ class Plan:
 
     @property
     def needs(self) -> float:
-        """Bytes of memory that the run needs at least, summed over all parts."""
+        """Bytes of memory that the run needs at least."""
         return sum(self.memory.values())
 
 
 def make_plan(crew: Any, wired: Any, options: Any, done: int = 0) -> Plan:
     """Make the plan of a run.
 
-    crew: the workers of the run, not started yet. wired: the run's system.
+    crew: the workers of the run, before their start. wired: the run's system.
     done: number of agent steps that a resumed run has already made.
     """
     from polyplay.nets.layers import outlines
@@ -221,7 +221,7 @@ def _workers(crew: Any) -> str:
 
 
 def _atari(facts: Mapping[str, str]) -> str:
-    """Describe how an Atari game is played, and what the environment's id decides about it."""
+    """Describe how an Atari game is played, and which settings come from the environment's id."""
     actions = facts["actions"].partition(":")[0]
     return f"frameskip {facts['frameskip']}; sticky {facts['sticky']}; actions {actions}; {facts['id']}"
 
@@ -235,7 +235,7 @@ def _tasks(envs: Any) -> str:
 
 
 def _images(envs: Any) -> str:
-    """Describe the images in observations and their processing. Return "" without images, or for Atari's usual ones."""
+    """Describe images in observations and their processing. Return "" without images or for Atari without --images."""
     spec, shown = envs.spec, envs.images
     fields, asked = dict(tree.leaves(spec.obs)), shown is not None and shown.leaves is not None
     if not asked and (game(envs) or not spec.image_leaves):
@@ -245,7 +245,7 @@ def _images(envs: Any) -> str:
 
 
 def _network(crew: Any, wired: Any, net: Any) -> str:
-    """Describe the network. For self-play by search, also describe the library and precision that run the network."""
+    """Describe the network and, for self-play by search, the library and precision that evaluate positions."""
     text = wired.policy.choice
     if (role := search_role(crew)) is not None:
         from polyplay.search.evaluators import ways
@@ -332,9 +332,7 @@ def minutes_over(minutes: float) -> str:
 
 
 def _steps_per_update(crew: Any) -> float:
-    """Return the agent steps per update of all learners together. If each rollout is passed over several times, return
-    the agent steps per rollout.
-    """
+    """Return the agent steps per update of all learners, or per rollout if learners make several passes over one."""
     role = crew.learner
     together = 1 if role.asynchronous or role.agents else role.n
     ratio = (role.replay.ratio if role.replay else None) or 1.0
@@ -347,7 +345,7 @@ def first_sample(crew: Any) -> int:
 
 
 def updates_of(crew: Any, total: float) -> int:
-    """Return the number of updates in `total` agent steps. With several passes over each rollout, count rollouts."""
+    """Return the number of updates in `total` agent steps, or of rollouts if learners make several passes over one."""
     first, each = first_sample(crew), _steps_per_update(crew)
     return max(0, math.floor((total - first) / each)) if first else math.ceil(total / each)
 
@@ -387,8 +385,8 @@ def _fixed(crew: Any) -> bool:
 
 
 def resumes_exactly(crew: Any) -> bool:
-    """Tell whether a resumed run has bitwise the same results as a run that never stopped. Checkpoints of such a run
-    hold all state that decides its future. This assumes that the environments can be saved.
+    """Tell whether a resumed run, if its environments can be saved, has bitwise the results of a run that never
+    stopped.
     """
     free = any(r.asynchronous or (r.find(League) and not crew.serial) for r in crew.roles)
     return crew.placement.on_cpu and _fixed(crew) and not (_drawn_ahead(crew) or free or _forgets(crew))
@@ -400,13 +398,13 @@ def _drawn_ahead(crew: Any) -> bool:
 
 
 def _forgets(crew: Any) -> bool:
-    """Tell whether auxiliary losses draw from a memory of recent steps that checkpoints lack. Leagues do not count."""
+    """Tell whether auxiliary losses, except those of leagues, draw from recent steps that checkpoints do not save."""
     terms = {name for r in crew.roles if r.spec and not r.agents for name in r.spec.loss.terms}
     return bool(terms & {"reward_prediction", "value_replay"})
 
 
 def _in_step(crew: Any) -> bool:
-    """Tell whether actors wait for every update before they act, and every update takes one rollout of each actor."""
+    """Tell whether actors wait for every update before they act, and every update uses one rollout of each actor."""
     actors = [r for r in crew.roles if "out" in r.holds]
     learners = [r for r in crew.roles if "source" in r.edges()]
     if any(r.replay for r in learners) or any(r.holds.get("lag") != 0 for r in actors):
@@ -436,7 +434,7 @@ def _resumes(crew: Any) -> str:
 
 
 def episodes(envs: Any) -> str:
-    """Describe how episodes end, and which bootstrap value (value of the rest) follows each kind of end."""
+    """Describe how episodes end, and which bootstrap value (estimate of the later rewards) follows each kind of end."""
     facts = envs.spec.describe
     ended, cut = "", f" (time limit: {facts.get('time limit', 'its own')})"
     if game(envs):
@@ -455,8 +453,8 @@ def _scaling(wired: Any) -> str:
 
 
 def check_plan(plan: Plan, settings: Any) -> Plan:
-    """Return the plan if enough memory is available. Otherwise raise UserError, whose message proposes a lower value of
-    an option that sets the size of the largest part.
+    """Return the plan if enough memory is available. Otherwise raise UserError, which proposes a lower value of an
+    option that enlarges the largest part of the memory.
     """
     if plan.needs <= plan.limit:
         return plan
@@ -474,8 +472,8 @@ def check_plan(plan: Plan, settings: Any) -> Plan:
 
 
 def measure_speed(crew: Any, metrics: tuple[str, ...], plan: Plan, skip: int) -> list[tuple[str, str]]:
-    """Run the workers for two seconds after their first update (in self-play by search, after their first step). Return
-    lines about speed, memory and the estimated time, for the plan. If the plan is refused, return [].
+    """Run the workers for two seconds, and return plan lines about speed, memory and estimated time. The seconds start
+    after the first update, or after the first step in self-play by search. If the plan is refused, return [].
     """
     from polyplay.runs.crew_metrics import memory_mb
     from polyplay.runs.terminal import clock_text

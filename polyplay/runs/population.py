@@ -50,9 +50,9 @@ def check_varied(words: Iterable[str]) -> None:
 
 
 def anew_of(settings: Any, crew: Crew, priors: dict[str, Prior], types: flags.OptionTypes) -> frozenset[str]:
-    """Return the varied options that change the number of lanes (parallel environments) or the length of rollouts. If
-    such an option changes, lanes must restart. Raises UserError if an option does not allow a value, or if a value
-    changes the network, the optimizer or the replay.
+    """Return the varied options that change the number of lanes (parallel environments) or the length of rollouts, so
+    that a member that copies them must restart its lanes. Raises UserError if an option does not allow a value, or if a
+    value changes the network, the optimizer or the replay buffer.
     """
     anew = set[str]()
     for name, prior in priors.items():
@@ -67,7 +67,7 @@ def anew_of(settings: Any, crew: Crew, priors: dict[str, Prior], types: flags.Op
 
 
 def _built(settings: Any, crew: Crew, values: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """Build a member with these values. Describe its network, optimizer, replay and lanes. Raises UserError."""
+    """Build a member with these values. Return its network, optimizer, replay buffer and lanes. Raises UserError."""
     other, wired = _presets.wire_member(settings, crew, values)
     if wired.player is not None:
         raise UserError(f"--over: {settings.over} given, but its self-play has no score: choose another system")
@@ -92,7 +92,7 @@ COPIED = {
 
 
 def _refuse(what: str, own: dict[str, dict[str, Any]], other: dict[str, dict[str, Any]]) -> None:
-    """Raise UserError if two members differ in a part that COPIED lists, because they then cannot copy each other."""
+    """Raise UserError if two members differ in a field of COPIED, because members then could not copy each other."""
     for part, meaning in COPIED.items():
         for name in own[part] | other[part]:
             mine, theirs = own[part].get(name, "absent"), other[part].get(name, "absent")
@@ -110,8 +110,8 @@ SEEDS = 1000  # seeds reserved per population, so that members of two population
 
 @dataclass(frozen=True)
 class MemberRunner:
-    """Callable that runs a session of a member: training up to the next decision about it (see trainer.RunMember).
-    changes: new options of a resumed population.
+    """Callable that trains a member in one session, up to the next decision about the member (see trainer.RunMember).
+    changes: options that the user changed when the population was resumed.
     """
 
     directory: Path
@@ -149,7 +149,7 @@ class MemberRunner:
         return trainer.MemberSession(ended, why, counters["steps"], counters["frames"], games, time.monotonic() - begun)  # type: ignore[arg-type]
 
     def _run(self, directory: Path, m: Row, part: RunSegment) -> tuple[str, str]:
-        """Run the session on this machine. Return (how the session ended, the reason)."""
+        """Train on this machine. Return (how the session ended, why)."""
         if (directory / "config.json").exists():
             contents = run_files.read_config(directory)
             if any(contents["config"].get(name) != value for name, value in m["values"].items()):
@@ -175,7 +175,7 @@ class MemberRunner:
 
 
 class WarningReader(io.TextIOBase):
-    """Output stream of a member's session. It passes each warning to the function `warn`, and drops all other lines."""
+    """Output stream of a member's session, which passes warnings to the function `warn` and drops all other lines."""
 
     def __init__(self, warn: Callable[[str], None]):
         self.warn, self.rest = warn, ""
@@ -193,7 +193,7 @@ class WarningReader(io.TextIOBase):
 
 
 def learnt(directory: Path) -> float:
-    """Return how many agent steps a run's newest checkpoint has learned from, or 0 without a readable checkpoint."""
+    """Return the agent steps that a run's newest checkpoint was trained on, or 0 if no checkpoint is readable."""
     return load.steps_learnt(next(reversed(checkpoint.everything(directory)), None))
 
 
@@ -205,8 +205,8 @@ def _newest_counters(directory: Path) -> Row:
 
 
 def last_returns(directory: Path, since: int, score: str = "games") -> tuple[float, ...]:
-    """Return the returns of a member's last games, or of its last evaluation. Only games or evaluations after `since`
-    agent steps count. score: "games" or "evaluations".
+    """Return the returns of a member's last games, or of its last evaluation. Games and evaluations up to agent step
+    `since` are ignored. score: "games" or "evaluations".
     """
     if score == "evaluations":
         rows = [row for row in read_lines(directory / "evaluations.jsonl", "steps") if row["steps"] > since]
@@ -220,7 +220,7 @@ def last_returns(directory: Path, since: int, score: str = "games") -> tuple[flo
 
 
 def _mean_scores(directory: Path, games: list[Row]) -> tuple[float, ...]:
-    """Return the mean score over tasks, repeated for each of the last games. Return () if a task has no game yet."""
+    """Return the mean score over tasks, once for each of the last games, or () if a task has no game yet."""
     words = task_words(run_files.read_config(directory)["config"]["env"])
     returns = TaskReturns(tuple(name for name, _ in words), fewest=1)
     for game in games:
@@ -235,7 +235,7 @@ def newest_steps(directory: Path) -> int:
 
 
 def _tail(path: Path, numbers: tuple[str, ...]) -> Iterator[Row]:
-    """Yield rows at the end of a file of JSON lines. Only rows that have all of the keys `numbers` are yielded."""
+    """Yield, from the end of a file of JSON lines, the rows that have all keys in `numbers`."""
     with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
         file.seek(max(0, path.stat().st_size - TAIL))
         for line in file.read().split(b"\n"):
@@ -251,7 +251,7 @@ SHOW = 1.0  # seconds between panel updates
 
 
 class PopulationSession(Supervisor):
-    """Main process of a population. It starts the trainers (workers that train members) and works until they end."""
+    """Main process of a population, which starts the trainers (workers that train members) and waits for their end."""
 
     patience, late, goes_on = 60.0, "members did not end", "continues the population"
 
@@ -286,7 +286,7 @@ class PopulationSession(Supervisor):
         self.panel.screen.warn(text)
 
     def _close(self) -> Row:
-        """Stop the trainers, write the summary, and return it. If all members have failed, the run has failed."""
+        """Stop the trainers, and write and return the summary. The run has failed if all its members have failed."""
         self.closing = True
         self.crew.stop()
         with contextlib.suppress(Exception):
@@ -388,8 +388,8 @@ def _check_code(store: states.Store, config: Row) -> None:
 
 
 def _extend(store: states.Store, plan: trainer.PopulationPlan, changes: Mapping[str, Any]) -> None:
-    """If the population now trains longer, let members that are done continue. Also give new tries to members whose
-    sessions were lost, and to failed members that found no donor (another member to copy).
+    """Let members continue after a lost session, or after their end if the population now trains longer. Failed members
+    that found no donor (another member to copy) search again.
     """
     with store.locked() as population:
         further = population["total"] != plan.total or any(
@@ -406,7 +406,7 @@ def _extend(store: states.Store, plan: trainer.PopulationPlan, changes: Mapping[
 
 
 def _wire(page: Page, settings: Any, options: RunOptions) -> tuple[Crew, trainer.PopulationPlan, list[tuple[str, str]]]:
-    """Return the crew (workers) of trainers, the population's plan, and plan lines to print. Raises UserError."""
+    """Return the crew of trainers (workers that train members), the plan, and the plan's lines. Raises UserError."""
     if options.serial and settings.at_once > 1:
         raise UserError(f"--at-once: {settings.at_once} given, but --serial is one thread: leave one of them out")
     if settings.score == "evaluations" and options.eval_every is None:
@@ -436,7 +436,6 @@ def _wire(page: Page, settings: Any, options: RunOptions) -> tuple[Crew, trainer
 
 
 def _lines(plan: trainer.PopulationPlan, trainers: str) -> list[tuple[str, str]]:
-    """Return the lines about a population that the plan prints."""
     evolution = plan.evolution
     steps = f"{plan.total:,} agent steps each, {plan.size * plan.total:,} together"
     every = f"every {evolution.every:,} agent steps of a member"
@@ -462,7 +461,7 @@ def _go(
     begin: Callable[[Row], None],
     changes: Mapping[str, Any] | None = None,
 ) -> RunResult:
-    """Run the population. In a dry run, print its plan. begin: records the start or resume in the locked directory."""
+    """Run the population, or in a dry run print its plan. begin: function that records the start or resume on disk."""
     if options.dry_run:
         console = terminal.default_console()
         shown = [("run", f"{directory} (dry run: nothing is written)"), *lines]
@@ -501,6 +500,6 @@ def _elsewhere(crew: Crew, options: RunOptions) -> Callable[..., tuple[str, str]
 
 
 def _member_cores(crew: Crew) -> tuple[int, int]:
-    """Return (number of cores for each member in training, number of cores that all members share)."""
+    """Return the numbers of CPU cores for each member in training and for all members together."""
     there = _presets.member_cores(crew)
     return max(1, there // crew.roles[0].n), there

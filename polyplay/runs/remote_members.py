@@ -1,6 +1,6 @@
-"""Train members of a population on other machines. Send a member's run directory in pieces, and get its changes back.
+"""Train members of a population on other machines: send a member's run directory there in pieces, and get changes back.
 
-The directory on the main machine is the valid one: every session starts from the newest checkpoint there.
+The directory on the main machine is authoritative: every session starts from the newest checkpoint in this directory.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ SAVED = "checkpoints"
 
 
 class DirectoryChanges:
-    """Finds what changed in a run's directory since the last call of `pieces`, so that only changes are sent. known:
-    checkpoints that need not be sent.
+    """Finds the changes in a run's directory since the last call of `pieces`, so that only changes are sent. known:
+    checkpoints that are not sent.
     """
 
     def __init__(self, directory: Path, known: Iterable[Path] = ()):
@@ -57,7 +57,7 @@ class DirectoryChanges:
         self.saved = bool(checkpoint.everything(directory))  # logs are not sent before a checkpoint
 
     def pieces(self) -> Iterator[Piece]:
-        """Yield changed files, then checkpoints that existed before. So logs arrive before their checkpoint does."""
+        """Yield the pieces of changed files, then of new checkpoints, so that logs arrive before a checkpoint does."""
         saved = sorted(
             p for p in (self.directory / SAVED).glob("[!.]*") if p.is_dir() and not p.match(f"{checkpoint.UNUSED}*")
         )
@@ -86,7 +86,6 @@ class DirectoryChanges:
 
 
 def _plain_files(directory: Path) -> list[Path]:
-    """Return all files except checkpoints and hidden files. The run may remove files at any time."""
     found = list[Path]()
     for root, folders, names in os.walk(directory):
         folders[:] = [name for name in folders if name != SAVED and not name.startswith(".")]
@@ -95,7 +94,7 @@ def _plain_files(directory: Path) -> list[Path]:
 
 
 def _checkpoint(found: Path) -> Iterator[Piece]:
-    """Yield the pieces of a checkpoint. All its files are opened first, because the run may remove the checkpoint."""
+    """Yield the pieces of a checkpoint, after opening all its files, because the run may remove the checkpoint."""
     about, root = checkpoint.manifest(found), f"{SAVED}/.partial-{found.name}"
     with contextlib.ExitStack() as opened:
         files = {name: opened.enter_context((found / name).open("rb")) for name in about["files"]}
@@ -111,7 +110,7 @@ def _read(fd: int, begin: int, end: int, name: str, final: str) -> Iterator[Piec
 
 
 def take_pieces(pieces: Iterator[Piece]) -> list[Piece]:
-    """Return the next pieces for one remote call. Pieces are added until they have PIECE bytes or none is left."""
+    """Return the next pieces for one remote call, until they have PIECE bytes together or no piece is left."""
     found, size = list[Piece](), 0
     for piece in pieces:
         found.append(piece)
@@ -173,7 +172,7 @@ class MemberActor:
             put_piece(self.root / name, piece)
 
     def begin(self, name: str, runner: MemberRunner, m: Row, until: int, share: tuple[int, int]) -> None:
-        """Start a session, after all pieces have arrived. share: (index of a share of the machine, cores per share)."""
+        """Start a session, after all pieces have arrived. share: (number of a share of the cores, cores per share)."""
         self.directory = self.root / name
         (saved := self.directory / SAVED).mkdir(parents=True, exist_ok=True)
         self.changes = DirectoryChanges(self.directory, saved.iterdir())
@@ -201,8 +200,8 @@ class MemberActor:
         return self.why or "the main machine stopped polling" * silent
 
     def poll(self, why: str) -> tuple[list[Piece], list[tuple[str, str]], tuple[str, str]]:
-        """Return (changed pieces, messages, (how the session ended, the reason)). The last pair is ("", "") until the
-        session has ended and all changes are sent. why: reason to end the session now, or "".
+        """Return (changed pieces, messages, (how the session ended, the reason)). The end and its reason are "" until
+        the session has ended and all changes are sent. why: reason for the session to end now, or "".
         """
         self.why, self.heard = why, time.monotonic()
         over = not self.thread.is_alive()
@@ -225,9 +224,9 @@ SHUNNED = 30.0  # after a machine lost a session, other free machines are prefer
 
 @dataclass(eq=False)
 class MemberSeat:
-    """Place on a machine for an actor (process that runs sessions).
+    """Place on a machine for one actor (process that runs sessions).
 
-    number: share of the machine's cores that the actor uses. group: the machine, or "" if machines share cores.
+    number: index of the actor's CPU cores on the machine. group: the machine, or "" if machines share cores.
     """
 
     info: MachineInfo
@@ -238,8 +237,8 @@ class MemberSeat:
 
 
 class RemoteMembers:
-    """Callable that runs sessions of members on the machines of a cluster. After a session, its actor (a process) waits
-    for the next one, so that torch need not be loaded again. cores: number of cores per session.
+    """Callable that runs sessions of members on the machines of a cluster. The process that ran a session waits for the
+    next session, so that torch is not loaded again. cores: number of CPU cores per session.
     """
 
     def __init__(self, cluster: Cluster, cores: int, options: RunOptions):
@@ -251,7 +250,7 @@ class RemoteMembers:
     def __call__(
         self, runner: MemberRunner, directory: Path, m: Row, part: RunSegment, say: Callable[[str, str], None]
     ) -> tuple[str, str]:
-        """Run a session, and return (how it ended, the reason). Raises UserError and OSError. Raises WorkerLost if a
+        """Run a session. Return (how the session ended, the reason). Raises UserError, OSError, or WorkerLost if a
         retry may help.
         """
         assert part.stopping is not None
@@ -316,7 +315,7 @@ class RemoteMembers:
 
     @contextlib.contextmanager
     def _seat(self, stopping: Callable[[], str]) -> Iterator[MemberSeat]:
-        """Provide an actor within this context. After an exception, the actor ends. Raises UserError and WorkerLost."""
+        """Provide a place with an actor, which ends if the context raises. Raises UserError and WorkerLost."""
         seat = self._take(stopping)
         try:
             if seat.actor is None:
@@ -346,8 +345,8 @@ class RemoteMembers:
         raise WorkerLost("it is ending")
 
     def _choose(self) -> MemberSeat | None:
-        """Choose a place for an actor. Prefer a machine with enough free cores, then one without a recent loss, then
-        the one with the most free cores. Return None if the cluster has no other machine.
+        """Choose the machine for an actor, or return None if the cluster has no other machine. Machines with enough
+        free cores come first, then machines without a recent loss of a session, then machines with more free cores.
         """
         used, now = Counter(seat.info.name for seat in self.seats), time.monotonic()
         infos = self.cluster.machines()
@@ -376,7 +375,7 @@ def _ask(seat: MemberSeat, name: str, *given: Any, **how: float) -> Any:
 
 
 def _needed(home: Path, warn: Callable[[str], None]) -> DirectoryChanges:
-    """Return what a session needs of a directory: all but older or damaged checkpoints. Raises UserError."""
+    """Return the changes to send for a session: all files except older or damaged checkpoints. Raises UserError."""
     if not (home / "config.json").exists():
         return DirectoryChanges(home)
     found, _ = load.find_checkpoint(home, warn)

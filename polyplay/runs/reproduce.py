@@ -1,9 +1,9 @@
 """Repeat an asynchronous run in one thread. A log lists the rollouts that each update used, in the order of updates.
-When the run is repeated, actors make their rollouts in the order of this list.
+When the run is repeated, actors make their rollouts in the order of this log.
 
-This log is enough, because a rollout depends only on its actor's past and on the weights that acted. Actors get the
-same versions of the weights as in the run, and learners get the same batches. So every loss is bitwise the same. The
-environments step in this thread too, so a debugger can stop at any line of the run.
+The log is enough, because a rollout depends only on its actor's past and on the weights that acted. Actors get the same
+versions of the weights as in the run, and learners get the same batches, so every loss is bitwise the same. The
+environments step in the same thread, so a debugger can stop at any line of the run.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class WeightHistory:
 
 
 class ActorReplay:
-    """Repeats an actor, rollout by rollout. In place of Params, `pull` gives it the weights of the next rollout."""
+    """Repeats an actor, rollout by rollout, with the weights of each rollout, which `pull` gives in place of Params."""
 
     def __init__(self, role: Role, history: WeightHistory, ctx: WorkerContext):
         self.role, self.ctx, self.history, self.due = role, ctx, history, 0
@@ -71,7 +71,7 @@ class ActorReplay:
         return self.due
 
     def make(self, rollout: delivery_log.DeliveredRollout, meanwhile: Callable[[], None]) -> None:
-        """Make the actor's next rollout. In between, `meanwhile` lets learners release memory of their last batches."""
+        """Make the actor's next rollout. Between its steps, `meanwhile` lets learners release memory of old batches."""
         if self.worker is None or self.ctx.incarnation != rollout.by:  # the run replaced or restarted the actor
             self.close()
             self.ctx = replace(self.ctx, incarnation=rollout.by)
@@ -122,8 +122,8 @@ class ReproductionCheck:
 
 def reproduce(directory: Path, updates: int | None = None, trust: bool = False) -> dict[str, int]:
     """Repeat the first `updates` updates of a run (None: all), rounded up to whole batches. Return the numbers of
-    updates, of equal losses and of equal checkpoints. Raises UserError, Diverged (a difference was found), and the
-    errors of runs.
+    updates, of losses equal to the run's losses, and of equal checkpoints. Raises UserError, the errors of runs, and,
+    if a loss or the weights differ, Diverged.
     """
     directory = Path(directory)
     page, settings, options, config = load.load_run(directory, trust, learns=True)
@@ -181,7 +181,7 @@ def reproduce(directory: Path, updates: int | None = None, trust: bool = False) 
 def _read_logs(
     directory: Path, source: Any, learners: int, per_batch: int, updates: int | None
 ) -> list[delivery_log.DeliveryLog]:
-    """Return the learners' logs, up to the last batch that all logs have, or to the batch that has update `updates`."""
+    """Return the learners' logs, up to the last batch in all logs, or up to the batch of update `updates` if given."""
     producers = source.queue.producers
     logs = [delivery_log.read_log(directory, c, producers, source.n, per_batch) for c in range(learners)]
     count = min([len(log.batches) for log in logs] + ([] if updates is None else [-(-updates // per_batch)]))
@@ -191,7 +191,7 @@ def _read_logs(
 
 
 def _asynchronous_roles(crew: Crew, system: str) -> tuple[Role, Role]:
-    """Return the roles of actors and learners of a system that logs rollouts. Raises UserError if it logs none."""
+    """Return the roles of actors and learners of a system that logs rollouts. Raises UserError for other systems."""
     acting, learning = ([role for role in crew.roles if role.work is work] for work in (act, learn))
     logged = len(acting) == len(learning) == 1 and isinstance(learning[0].source, Rollouts)
     if not logged or any(role.asynchronous for role in crew.roles):

@@ -1,4 +1,4 @@
-"""The main process of a run: it starts the workers, watches them, reports, saves checkpoints, and stops the workers."""
+"""The main process of a run: it starts, watches and stops the workers, writes reports, and saves checkpoints."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from polyplay.workers.crew import Crew
 
 @dataclass(frozen=True)
 class CurrentRun:
-    """The run, as a callback gets it. `stop(reason)` ends the run with a checkpoint, a summary and exit status 0."""
+    """The run that a callback receives. `stop(reason)` ends the run with a checkpoint, a summary and exit status 0."""
 
     directory: Path
     stop: Callable[[str], None]
@@ -55,7 +55,7 @@ class Callback:
         """Called after each report. row: the report's line of metrics.jsonl."""
 
     def on_episode(self, run: CurrentRun, row: Row) -> object:
-        """Called after each full game. row: its line of episodes.jsonl, even if --no-log-episodes writes none."""
+        """Called after each full game. row: the game as in episodes.jsonl, even if --no-log-episodes is given."""
 
     def on_checkpoint(self, run: CurrentRun, path: Path) -> object:
         """Called when a checkpoint is complete. path: the checkpoint's directory."""
@@ -74,9 +74,9 @@ EVENTS = {  # log file, or name of another event → method of Callback
 
 
 def check_callbacks(callbacks: Sequence[object], population: bool = False) -> list[Callback]:
-    """Return the given functions and objects as Callback objects. Raises UserError if one is neither a function nor a
-    Callback, is async, or does not take two arguments. Also raises it for a population, whose members train in other
-    processes.
+    """Return the given functions and objects as Callback objects. Raises UserError if a callback is neither a function
+    nor a Callback, is async, or does not take two arguments. Raises UserError for any callback of a population, whose
+    members train in other processes.
     """
     if not isinstance(callbacks, (list, tuple)):
         raise UserError(f"callbacks: {_name(callbacks)} given, allowed: a list of functions or of polyplay.Callback")
@@ -110,8 +110,7 @@ def _checked(callback: object) -> Callback:
 
 
 class Callbacks:
-    """Queue of events, such as reports and games. Between polls of the workers, they are passed to the user's
-    callbacks.
+    """Queue of events, such as reports and games, that are passed to the user's callbacks between polls of the workers.
 
     finish: function called with a reason if a callback returns False or calls `run.stop`.
     """
@@ -121,12 +120,12 @@ class Callbacks:
         self.events: deque[tuple[str, Any]] = deque()
 
     def add(self, kind: str, what: Any) -> None:
-        """Queue an event if `kind` is in EVENTS. what: the written line, the checkpoint's directory, or the summary."""
+        """Queue an event if `kind` is in EVENTS. what: the callback's second argument, such as a line of a log."""
         if self.callbacks and kind in EVENTS:
             self.events.append((EVENTS[kind], what))
 
     def call(self, ended: bool = False) -> None:
-        """Call the callbacks with all queued events. Their exceptions are not caught. ended: never call `finish`."""
+        """Call the callbacks with all queued events. A callback's exception is raised. ended: never call `finish`."""
         if ended:
             self.finish = lambda reason: None
         while self.events:
@@ -155,11 +154,11 @@ POLICY = f"{checkpoint.policy_name(0)}.safetensors"
 
 
 class CheckpointCompleter:
-    """Completes a checkpoint when every learner has written its part of the checkpoint for the same update. Then
-    removes all older checkpoints except the `keep` newest and the best.
+    """Completes a checkpoint when every learner has written its files for the same update. Then removes older
+    checkpoints except the `keep` newest and the best.
 
     failure: reason why the newest checkpoint was not saved, or "".
-    games: {worker: number of games} at the resumed checkpoint. This is needed because the run may not log games.
+    games: {worker: number of games} at the resumed checkpoint, for runs that do not log games.
     """
 
     def __init__(
@@ -190,10 +189,10 @@ class CheckpointCompleter:
     def complete(self, rows: list[int] | None = None) -> None:
         """Complete a checkpoint if all learners have saved the same update.
 
-        A learner's counter `saved` is 1 + the update of its newest part of a checkpoint, or 0.5 for the initial
-        weights. If the learner saves the same update again, the counter grows a little. If a save failed, the counter
-        is negative.
-        rows: rows of the counters, one for each learner to check (None: those of all workers that save).
+        A learner's counter `saved` is 1 + the update that the learner saved last, or 0.5 for the initial weights. Each
+        time that the same update is saved again, the counter grows a little. After a failed save, the counter is
+        negative.
+        rows: rows of the counters, one for each learner to check. None means all workers that save.
         """
         rows = self.metrics.crew.savers() if rows is None else rows
         marks = set(self.metrics.counters.column("saved")[rows].tolist())
@@ -223,7 +222,7 @@ class CheckpointCompleter:
         self.listen(checkpoint.everything(self.directory)[-1])
 
     def rescue(self, dropped: Callable[[], bool]) -> None:
-        """Save all intact state of a failed run in a checkpoint. dropped: tells whether to stop waiting for this."""
+        """Save all intact state of a failed run in a checkpoint. dropped: tells whether to stop waiting for workers."""
         begun, last = time.monotonic(), self.last
         self.complete()
         if self.last not in (last, 0.5):  # the worker that failed has saved
@@ -240,9 +239,9 @@ class CheckpointCompleter:
         self.complete(self.metrics.crew.rescue(self.last, busy))
 
     def _counters(self, version: int) -> Row:
-        """Return the counters for the checkpoint of update `version`. Steps and games come from the actors' parts of
-        the checkpoint. If a part is missing, the present steps count. With several agents, the updates of each agent
-        are added.
+        """Return the counters for the checkpoint of update `version`. Steps and games come from the actors' files in
+        the checkpoint. If a file is missing, the present number of steps is used, without games. With several agents,
+        the agents' updates are added.
         """
         if self.last < 1:  # initial weights: acting restarts from the beginning
             return {**BEGINNING, "episodes": 0, "games": {}, "episodic_return_mean": None, "wall_seconds": 0.0}
@@ -278,7 +277,7 @@ METRICS = ("grad_norm", "learning_rate")  # metrics of every learner, besides th
 class Supervisor(ABC):
     """The main process of a run or population, from the start of the workers to their end.
 
-    stopping: function that returns a reason to end early, or "". If it is given, the caller handles signals itself.
+    stopping: function that returns a reason to end early, or "". With this function, the caller handles signals itself.
     """
 
     patience, late, goes_on = PATIENCE, "learners did not end", "continues from the last checkpoint"
@@ -326,7 +325,7 @@ class Supervisor(ABC):
                 break
 
     def _poll(self) -> bool:
-        """Watch the workers for TICK seconds. Return whether they are done. Raises Stopped if a second signal came."""
+        """Watch the workers for TICK seconds. Return whether all have ended. Raises Stopped after a second signal."""
         self.waiting = True
         try:
             if self.dropping:
@@ -336,7 +335,7 @@ class Supervisor(ABC):
             self.waiting = False
 
     def _overdue(self, seconds: float) -> bool:
-        """Tell whether to stop waiting for workers that save and end. Before any learner has started, return True."""
+        """Tell whether to stop waiting for workers to save and end. Before any learner has started, return True."""
         if not self._learning():
             self.reason += " before any learner started"
             return True
@@ -346,16 +345,16 @@ class Supervisor(ABC):
         return seconds > self.patience
 
     def _finish(self, reason: str, exit_code: int = 0) -> None:
-        """Let learners save at their next update and end. After this, only a signal changes the reason of the end."""
+        """Let learners save at their next update and end. A later call has no effect, unless a signal caused it."""
         if not self.finishing_since or exit_code >= 128:
             self.finishing_since, self.reason, self.exit_code = time.monotonic(), reason, exit_code
             self.crew.control.finish()
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
-        """Handle a signal: save and end the run, or after a failure only report the signal. A further signal ends the
-        run without saving. It must come at least 1 s after the line about the first, because schedulers send several
-        signals at once. While the run closes, signals are ignored. Nothing is printed here, because that could wait for
-        a lock of this thread.
+        """Handle a signal: save and end the run, or after a failure only report the signal. A second signal ends the
+        run without saving, if at least 1 s has passed since the line about the first signal, because schedulers send
+        several signals at once. Signals that come while the run closes are ignored. Printing is left to
+        `_report_signals`, because a print here could wait forever for a lock that this thread holds.
         """
         if self.closing or self.dropping:
             return
@@ -380,8 +379,8 @@ class Supervisor(ABC):
                 self.warned_at = time.monotonic()
 
     def log(self, kind: str, text: str) -> None:
-        """Print a worker's message. kind: note, caution, remark or warning. A note or caution is printed only once, and
-        only the first remark is printed.
+        """Print a worker's message. kind: note, caution, remark or warning. The same note or caution is printed only
+        once. Of all remarks, only the first is printed.
         """
         key = kind if kind == "remark" else text
         if kind in ("note", "caution", "remark"):
@@ -396,17 +395,17 @@ class Supervisor(ABC):
 
     @abstractmethod
     def _look(self) -> None:
-        """Report the events since the last call."""
+        """Process all events since the previous call."""
 
     def _tick(self) -> None:
         self._look()
 
     @abstractmethod
     def _close(self) -> Row:
-        """Stop all workers, write the summary, and return it."""
+        """Stop all workers, and write and return the summary."""
 
     def _rescue(self) -> bool:
-        """Save all intact state after a failure. Return whether the run can be resumed."""
+        """Save all intact state after a failure. Return whether the run or population can be resumed."""
         return True
 
     def _note(self, text: str) -> None:  # noqa: B027 - populations print none
@@ -426,7 +425,7 @@ class RunSegment:
 
     @property
     def paused(self) -> str:
-        """Reason that the run gives if it pauses before its end."""
+        """Reason in the summary of a run that pauses after this segment."""
         return f"paused after {self.until:,} agent steps"
 
 
@@ -435,7 +434,7 @@ class RunSetup:
     """A run that is ready to start, with its options, workers and plan.
 
     counters: counters of the checkpoint from which the run resumes.
-    part: the part of the run to do now (None: all of it).
+    part: the segment of the run to train. None means the whole run.
     """
 
     system: str
@@ -521,7 +520,7 @@ class Session(Supervisor):
         return bool(stamps.any()) or self.metrics.updates != self.metrics.before["updates"]
 
     def _look(self) -> None:
-        """Report signals and games since the last call, complete a checkpoint, and restore a deleted directory."""
+        """Report signals and new games, complete a checkpoint, and restore the run's directory if it was deleted."""
         if self.lock is not None and not self.lock.held:
             self._restore_directory(self.lock)
         self._report_signals()
@@ -529,7 +528,7 @@ class Session(Supervisor):
         self.checkpoints.complete()
 
     def _restore_directory(self, lock: run_files.DirectoryLock) -> None:
-        """Restore a directory that was deleted or moved, with all lines of its logs. Also request a checkpoint. If only
+        """Restore a directory that was deleted or moved, with all lines of its logs, and request a checkpoint. If only
         the lock file was deleted, lock the directory again. Raises UserError if another command has written to the
         directory.
         """
@@ -578,7 +577,7 @@ class Session(Supervisor):
         self.terminal.refresh(self.metrics.frames)
 
     def _watch_machines(self) -> None:
-        """Report news about the run's other machines. If their cluster is about to fail, end the run."""
+        """Print news about the run's other machines. If the cluster of these machines is about to fail, end the run."""
         if (fleet := self.crew.fleet) is None:
             return
         for line in fleet.news():
@@ -588,7 +587,7 @@ class Session(Supervisor):
             self._finish(why, 1)
 
     def _time_is_over(self) -> bool:
-        """If the run's --minutes have passed, let the run finish. Return whether these minutes have passed."""
+        """Tell whether the run's --minutes have passed, and if so, let the run finish."""
         minutes = self.options.minutes
         if minutes is None or self.reporter.wall_seconds < 60.0 * minutes:
             return False
@@ -606,7 +605,7 @@ class Session(Supervisor):
 
     @property
     def owns_directory(self) -> bool:
-        """Whether the directory still belongs to this run. Another run may have taken its place."""
+        """Whether the directory still belongs to this run, not to a run that took its place."""
         return self.lock is None or self.lock.held
 
     def _close(self) -> Row:
@@ -641,8 +640,8 @@ class Session(Supervisor):
         self.terminal.report(row, self.metrics.roles)
 
     def log(self, kind: str, text: str) -> None:
-        """Process a worker's message. A decision, evaluation, match or game is written to files. A failed save is
-        recorded. Any other message is printed.
+        """Process a worker's message: write a decision, evaluation, match or game to files, record a failed save, and
+        print messages of any other kind.
         """
         at = self.metrics.steps, self.metrics.updates
         if kind == "decision":

@@ -3,15 +3,15 @@
 A search plays both sides of many games at once. The positions of finished games become rows of a rollout queue.
 
 A slot of the queue (memory of one rollout) holds as many whole games as fit, one after another. Each game is an episode
-as in docs/concepts/rows.md. It has one row per position, the first with `first`. After the last move follows a row with
-`terminated`. Unused rows have `first`, so no transition leads into these rows.
+as in docs/concepts/rows.md. Each position of the game has a row, of which the first has `first`. The row after the last
+move has `terminated`. Unused rows have `first`, so no transition leads into these rows.
 
-The reward of a move is the game's outcome for the player who made the move. With a discount of 0, this is the return. A
-move is an agent step. The reported return of a game is the first player's outcome. With capped playouts, moves of
-searches that are not full have no row and are not agent steps.
+The reward of a move is the game's outcome for the player who made the move. With a discount of 0, a move's reward is
+its return. A move is an agent step. The reported return of a game is the first player's outcome. With capped playouts,
+a move whose search had fewer simulations has no row and is not an agent step.
 
-Each game has a number. Its high bits hold the worker's incarnation (number of its replacements), and its low 32 bits
-hold the number of games that ended before.
+The number of a game contains the worker's incarnation (number of the worker's replacements) in its high bits, and the
+number of earlier games in its low 32 bits.
 """
 
 from __future__ import annotations
@@ -47,15 +47,15 @@ MANY = 64  # number of self-play games logged each time the number of games doub
 def is_sampled(number: int) -> bool:
     """Tell whether game `number` (from 0) of a worker is logged.
 
-    The first 2 · MANY games are all logged, then every second of the next 2 · MANY games, every fourth of the next 4 ·
-    MANY games, and so on.
+    The first 2 · MANY games are all logged. Of the next 2 · MANY games, every second is logged, of the next 4 · MANY
+    games every fourth, and so on.
     """
     return number % (1 << max(0, number.bit_length() - (2 * MANY - 1).bit_length())) == 0
 
 
 class GameNotes:
-    """Moves of unfinished games, with the values and visits that searches found. If a move had no search, its value is
-    NaN and it has no visits.
+    """Moves of unfinished games, with the values and visits that searches found. A move without a search has value NaN
+    and no visits.
     """
 
     def __init__(self, board: Game, games: int):
@@ -80,7 +80,7 @@ class GameNotes:
         self.length[games] += 1
 
     def row(self, game: int, outcome: float) -> Row:
-        """Return a log row about a finished or resigned game. outcome: 1, 0 or -1 for the first player."""
+        """Return a log row about a finished or resigned game. outcome: 1 if the first player won, 0 if drawn, or -1."""
         n, record, result = int(self.length[game]), self.board.new(), records.GOES_ON
         for action in self.action[game, :n]:
             result = self.board.play(record, action)
@@ -110,7 +110,7 @@ NEWEST, ENOUGH = 1000, 100  # number of newest games played on that count; numbe
 
 
 class Resignation:
-    """Decision when to resign in one worker's games. The seed and lane decide which games are played to the end."""
+    """Decides when to resign in one worker's games. The seed and lane select the games that are played to the end."""
 
     def __init__(self, options: records.ResignOptions, games: int, longest: int, seed: int, first_lane: int):
         self.options, self.seed, self.lanes = options, ~seed, first_lane + np.arange(games)
@@ -130,14 +130,14 @@ class Resignation:
         self.played_on[games] = drawn < self.options.played_on
 
     def decide(self, games: np.ndarray, plies: np.ndarray, root: np.ndarray, best: np.ndarray) -> np.ndarray:
-        """Return whether the player to move resigns, bool [n]. root, best: this player's value of root, best child."""
+        """Return whether the player to move resigns, bool [n]. root, best: values of the root and of its best child."""
         better = np.maximum(root, best)
         self.values[games, plies] = better
         return (better < self.v) & ~self.played_on[games] & (plies > 0)
 
     def ended(self, game: int, moves: int, worth: float) -> None:
-        """Record a finished game of `moves` moves, and update the threshold v, if the game was played on without
-        resigning. worth: the game's outcome for the first player.
+        """Record a game that was played on to the end without resigning, and update the threshold v. Ignore any other
+        game. moves: number of moves in the game. worth: the game's outcome for the first player.
         """
         if not self.played_on[game] or not moves:
             return
@@ -158,15 +158,14 @@ class Resignation:
 
     @property
     def rate(self) -> float:
-        """Share of wrong resignations among those that the threshold v would cause, in games played on to the end."""
+        """Fraction of wrong resignations, if players resigned below the threshold v in games played to the end."""
         at = int(np.searchsorted(GRID, self.v, side="right")) - 1
         return int(self.wrong[:, at].sum()) / max(int(self.would[:, at].sum()), 1)
 
 
 def learned_value(found: Path) -> float:
     """Return the lowest resignation threshold v that self-play workers had learned at a checkpoint, or NEVER if none
-    had. A checkpoint of weights alone (a champion) has no workers. Then the run's newest checkpoint with workers
-    counts.
+    had. For a checkpoint of weights alone (a champion), read the run's newest checkpoint with self-play workers.
     """
     for path in (found, *reversed(checkpoint.everything(found.parents[1]))):
         opened, parts = checkpoint.open_checkpoint(path), sorted(path.glob("workers/self_play-*.safetensors"))
@@ -210,9 +209,9 @@ NOBODY = records.ResignOptions(played_on=1.0)
 
 
 def game_rows(board: Game) -> Spec:
-    """Return the fields of a row, which is about one position of a game. Among them are the planes that the player to
-    move sees, the legal moves, the move, the visits divided by their sum, and the number of the game. Planes are packed
-    into bits (np.packbits) if all are 0 or 1.
+    """Return the fields of a row of the rollout, which describes one position of a game: the planes that the player to
+    move sees, the legal moves, the move, the visits divided by their sum, the game's number, and more. Planes are
+    packed into bits (np.packbits) if all are 0 or 1.
     """
     shares, integer = Field((board.actions,), "float32"), Field((), "int64")
     bits, mask = Field((-(-math.prod(board.planes) // 8),), "uint8"), Field((board.actions,), "bool")
@@ -232,10 +231,10 @@ def self_play(
     backend: str = "torch",
     resign: records.ResignOptions = NOBODY,
 ) -> Iterator[None]:
-    """Run a self-play worker, which plays envs.lanes games at once. It pulls new weights every EVALUATIONS batches.
+    """Run a self-play worker, which plays envs.lanes games at once and pulls new weights every EVALUATIONS batches.
 
-    backend: see NetworkEvaluator. If the backend or the precision is "auto", the choice is saved, and a resumed worker
-    makes the same choice.
+    backend: see NetworkEvaluator. If the backend or the precision is "auto", the worker's state contains the choice, so
+    that a resumed worker computes the same.
     """
     saved = actor_checkpoint.load_actor(ctx, out.consumers)
     if saved:
@@ -283,7 +282,7 @@ def _evaluator(
 
 
 class SelfPlay:
-    """Games of one self-play worker. `slots` yields the number of a slot whenever this slot is full of whole games."""
+    """Games of one self-play worker. `slots` yields the number of each slot that has been filled with whole games."""
 
     between = True  # the state can be saved at any time
 
@@ -421,7 +420,7 @@ class SelfPlay:
     # ------------------------------------------------------------------------------------------- saving
 
     def save(self) -> Batch:
-        """Return the state to save: searches, rows of unfinished games, and rows of games that are in no slot yet."""
+        """Return the state to save: searches, rows of unfinished games, and rows of finished games in no slot yet."""
         lengths = np.array([_length(game) for game in self.finished], np.int64)
         packed = {k: np.concatenate([g[k] for g in self.finished]) for k in self.moves} if self.finished else {}
         numbers = {"incarnation": self.ctx.incarnation, "version": self.version, "number": self.number}
@@ -445,7 +444,7 @@ class SelfPlay:
 
 
 def recorded_rows(rows: Batch) -> Batch:
-    """Return the rows of a game's full searches (the only rows with visits), and the game's last row."""
+    """Return the rows of a game's moves with a full search, which are the rows with visits, and the game's last row."""
     full = rows["visits"].any(1)
     found = tree.map(lambda x: x[np.append(full[:-1], True)], rows)
     found["reward"][1:], found["first"][0] = rows["reward"][1:][full[:-1]], True

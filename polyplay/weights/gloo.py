@@ -27,7 +27,7 @@ PARTING = 5.0  # seconds to wait for a halt of the run, which would explain the 
 
 
 def join_group(place: tuple[str, int], name: str, rank: int, replicas: int) -> Any:
-    """Join the gloo group that meets at the store `place`. Do not wait for others, which may join later.
+    """Join the gloo group of the TCPStore at the address `place`. Do not wait for replicas that join later.
 
     Use the local address of the connection to the store, because the host name's address may be unreachable.
     """
@@ -41,11 +41,11 @@ def join_group(place: tuple[str, int], name: str, rank: int, replicas: int) -> A
 
 
 class GlooReplica(OpenUpdate):
-    """Update of replicas (learners with equal weights) on several machines, in three rounds of messages to all.
+    """Update of replicas (learners with equal weights) on several machines, by three messages to each other replica.
 
-    The first message has sums, buffers and the gradient of the receiver's part of the weights. The second has the
-    squared norm of the sender's part. The third has that part's new weights. Optimizer statistics of a part are sent
-    only when all replicas save, so a run that fails cannot save.
+    Message 1 has sums, buffers and the gradient of the receiver's part of the weights. Message 2 has the squared norm
+    of the mean gradient of the sender's part. Message 3 has the new weights of the sender's part. Replicas exchange
+    optimizer statistics only when all replicas save, so a failed run cannot save.
     """
 
     def __init__(self, reduce: AllReduce, ctx: WorkerContext, vector: FlatParams, place: tuple[str, int]):
@@ -64,11 +64,11 @@ class GlooReplica(OpenUpdate):
         self.group = join_group(place, str(ctx.incarnation // 1000), self.rank, self.n)
 
     def agree(self, sums: Sums) -> Agree:
-        """See OpenUpdate. Replicas inside `apply` accept this shorter message too, and see that one leaves."""
+        """See OpenUpdate. A replica inside `apply` also accepts this shorter message, and then raises Leaving."""
         return self._meet(sums, [x[:_SUMS].clone() for x in self.sent])
 
     def _meet(self, sums: Sums, messages: Sequence[Tensor]) -> Agree:
-        """Send each replica its message, which begins with `sums`. Return the totals of all replicas' sums."""
+        """Send each replica its message, with `sums` written at the start. Return the totals over all replicas."""
         own = np.zeros(_SUMS, np.float32)
         as_doubles(own)[: len(sums)] = sums
         for message in messages:
@@ -83,7 +83,7 @@ class GlooReplica(OpenUpdate):
         return total
 
     def _of_all(self, own: np.ndarray, at: slice) -> list[np.ndarray]:
-        """Return the values of all replicas, by rank. own: this replica's values. at: slice of the others' messages."""
+        """Return one array per replica, by rank: this replica's `own`, and slice `at` of each received message."""
         got = self.got.numpy()[:, at]
         return [*got[: self.rank], own, *got[self.rank :]]
 
@@ -106,7 +106,7 @@ class GlooReplica(OpenUpdate):
         return norm, total
 
     def _gather(self, vector: Tensor) -> Generator[None, None, None]:
-        """Fill a vector [weights], of which each replica has a part, with the other replicas' parts."""
+        """Exchange the replicas' parts of a vector [weights], so that each replica has the whole vector."""
         parts = [vector[at] for at in self.slices]
         if len(vector) < _MANY:
             own, lengths = parts[self.rank], [len(part) for part in parts]
@@ -117,7 +117,7 @@ class GlooReplica(OpenUpdate):
 
     @contextlib.contextmanager
     def writers_paused(self) -> Iterator[None]:
-        """See OpenUpdate. All replicas save after the same updates, so all can gather the statistics of all weights."""
+        """See OpenUpdate. All replicas save after the same updates, so each one gathers all optimizer statistics."""
         if not self.whole:
             for row in self.statistics:
                 for _ in self._gather(row):
@@ -145,7 +145,7 @@ class GlooReplica(OpenUpdate):
         self.waited += time.perf_counter() - before
 
     def _tell_lost(self) -> NoReturn:
-        """Raise WorkerLost, which blames another replica, or Closed if the run halts within PARTING seconds."""
+        """Raise WorkerLost for a lost replica, or Closed if the run halts within PARTING seconds."""
         until = time.monotonic() + PARTING
         while time.monotonic() < until:
             self.ctx.control.check()

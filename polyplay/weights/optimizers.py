@@ -44,7 +44,7 @@ Number = np.float32
 
 
 class OwnOptimizer(torch.optim.Optimizer, ABC):
-    """Base of Polyplay's optimizers. They update parameters one by one. Their state exists before the first step."""
+    """Base of Polyplay's optimizers, whose state exists before the first step."""
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
@@ -71,7 +71,7 @@ class OwnOptimizer(torch.optim.Optimizer, ABC):
 
 
 def in_one_pass(*tensors: Tensor) -> bool:
-    """Tell whether to update in one pass over memory: for many float32 numbers on a CPU, in contiguous tensors."""
+    """Tell whether a compiled loop can update these tensors: more than FEW contiguous float32 numbers on a CPU."""
     plain = (x.device.type == "cpu" and x.dtype == torch.float32 and x.is_contiguous() for x in tensors)
     return tensors[0].numel() > FEW and all(plain)
 
@@ -84,7 +84,7 @@ BETA2 = 0.999
 
 
 class Adam(OwnOptimizer):
-    """Torch's fused Adam, without the overhead of torch.optim: the kernel is called directly. The state has "step",
+    """Adam by torch's fused kernel, called directly to avoid the overhead of torch.optim. The state has "step",
     "exp_avg" and "exp_avg_sq", as in torch.
     """
 
@@ -111,10 +111,10 @@ class Adam(OwnOptimizer):
 
 @dataclass(frozen=True)
 class OptimizerPart:
-    """Settings of a part of the weights, `size` consecutive numbers of the vector.
+    """Settings of a part of the weights: `size` consecutive numbers of the vector.
 
     rate: factor of the optimizer's learning rate for this part.
-    every: the part takes a step at every `every`-th update.
+    every: number of updates per step of this part.
     """
 
     size: int
@@ -123,8 +123,8 @@ class OptimizerPart:
 
 
 def parts_of(network: torch.nn.Module, **parts: tuple[float, int]) -> tuple[OptimizerPart, ...]:
-    """Return the parts of a network's weights that have separate settings. If all settings are (1, 1), return ().
-    parts: (rate, every) of a child module, by the child's name. Other children have (1, 1).
+    """Return the parts of a network's weights that have separate settings, or () if all settings are (1, 1).
+    parts: (rate, every) of a child module, by the child's name. A child without an entry has (1, 1).
     """
     found = list[OptimizerPart]()
     for name, x in network.named_parameters():
@@ -169,8 +169,8 @@ class ClippedAdam(Adam):
     m ← β₁·m + (1 − β₁)·clamp(Δ, ±5·√v̂), m̂ = m/(1 − β₁ᵗ)
     θ ← θ − lr·m̂/(√v̂ + ε)
 
-    v includes the newest gradient. So with β₂ = 0.999, no gradient is clipped in the first 25 steps. Later, clipping
-    leaves at least 0.158 of a gradient. On a CPU, an update is one pass over memory.
+    v includes the newest gradient. For β₂ = 0.999, no gradient is clipped in the first 25 steps, and a clipped gradient
+    keeps at least 0.158 of its size. On a CPU, an update is one pass over memory.
     """
 
     def update(self, p: Tensor, grad: Tensor, state: State, group: Group) -> None:
@@ -248,8 +248,8 @@ class RMSProp(OwnOptimizer):
     u = Δ/√(g + ε) if `eps_inside`, else Δ/(√g + ε).
     θ ← θ − lr·u
 
-    With `centered`, m ← α·m + (1 − α)·Δ from 0, and max(g − m², 0) replaces g. The maximum is needed because for a
-    constant gradient, g − m² may be a rounding error below −ε.
+    With `centered`, m ← α·m + (1 − α)·Δ from 0, and max(g − m², 0) replaces g. Without the maximum, a rounding error
+    could make g − m² + ε negative.
 
     The state ("mean", "square") exists before the first step and is updated in place, so it can be in shared memory. On
     a CPU, an update is one pass over memory.
@@ -282,7 +282,6 @@ class RMSProp(OwnOptimizer):
 
 
 def _weights(group: Group) -> tuple[float, float]:
-    """Return the factor of the statistics so far, and the factor of the new gradient."""
     return (1.0, 1.0) if group["sums"] else (group["alpha"], 1.0 - group["alpha"])
 
 
@@ -304,8 +303,8 @@ def rmsprop(p: Array, grad: Array, square: Array, rule: Rule) -> None:
 
 @compiled
 def rmsprop_centered(p: Array, grad: Array, mean: Array, square: Array, rule: Rule) -> None:
-    """Take a step of centered RMSProp on arrays. It is like `rmsprop`, with m ← α·m + (1 − α)·Δ, and max(g − m², 0)
-    instead of g.
+    """Take a step of centered RMSProp on arrays: as `rmsprop`, but with m ← α·m + (1 − α)·Δ, and max(g − m², 0) in
+    place of g in the step of θ.
     """
     lr, alpha, rest, inside, outside = rule
     for i in range(p.size):
@@ -318,9 +317,7 @@ def rmsprop_centered(p: Array, grad: Array, mean: Array, square: Array, rule: Ru
 
 
 def _update_rmsprop_in_one_pass(p: Tensor, grad: Tensor, state: State, group: Group, team: ThreadPool | None) -> None:
-    """Update in one pass over memory. team: threads that divide the weights. The results are bitwise the same without
-    them.
-    """
+    """Update in one pass over memory. team: threads that share the pass, with bitwise the same result."""
     eps, mean = group["eps"], [state["mean"]] if group["centered"] else []
     where = (eps, 0.0) if group["eps_inside"] else (0.0, eps)
     rule = tuple(np.float32(x) for x in (group["lr"], *_weights(group), *where))
@@ -337,7 +334,7 @@ SIGNATURE = "module:callable, a function of ([parameter], lr=RATE) that returns 
 
 
 class FirstValues(dict[str, Any]):
-    """Optimizer state of a parameter. The dict `first` keeps the first value that was set for each name."""
+    """State of an optimizer's parameter. The dict `first` keeps the first value of each name."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -349,8 +346,8 @@ class FirstValues(dict[str, Any]):
 
 
 def begin_own(make: Make, parameter: Tensor, lr: float) -> torch.optim.Optimizer:
-    """Make a user's optimizer of one parameter, with its state before the first step. Torch's optimizers make this
-    state in the first step. So here, an optimizer of a zero parameter takes that step, with a zero gradient.
+    """Return a user's optimizer of one parameter, with its state before the first step. Torch's optimizers create this
+    state in the first step, so a trial optimizer takes one step, on a parameter of zeros with a zero gradient.
     """
     twin = torch.nn.Parameter(torch.zeros_like(parameter))
     twin.grad, state = torch.zeros_like(twin), FirstValues()
@@ -364,8 +361,8 @@ def begin_own(make: Make, parameter: Tensor, lr: float) -> torch.optim.Optimizer
 
 
 def try_own(make: Make, title: str) -> tuple[str, ...]:
-    """Try a user's optimizer, and return the names of the statistics that it keeps per weight. Raises UserError if the
-    optimizer is not usable.
+    """Make a user's optimizer for a test, and return the names of the statistics that it keeps per weight. Raises
+    UserError if the optimizer is not usable.
     """
     try:
         state = optimizer_state(begin_own(make, torch.nn.Parameter(torch.zeros(4)), 0.0))
@@ -384,12 +381,12 @@ def try_own(make: Make, title: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class OptimizerSpec:
-    """Description of an optimizer, by name (NAMES), module:callable or callable.
+    """Description of an optimizer: a name from NAMES, module:callable, or a callable.
 
     clip: bound of the global norm of the (averaged) gradient. 0: no bound.
-    A callable gets ([parameter], lr=RATE), where the parameter is the vector of all weights. It returns a
-    torch.optim.Optimizer. The `lr` of this optimizer's group is set before each step. With a callable, only `clip` is
-    used of the other fields.
+    A callable gets ([parameter], lr=RATE), where the parameter is the vector of all weights, and returns a
+    torch.optim.Optimizer. Learners set the `lr` of this optimizer's group before each step. With a callable, all fields
+    except `name` and `clip` are ignored.
     Raises UserError if the name is unknown, or if a callable returns something else.
     """
 
@@ -469,7 +466,6 @@ def pure_step(
 def _pure_adam(
     spec: OptimizerSpec, weights: Tensor, grad: Tensor, state: Sequence[Tensor], rate: Tensor
 ) -> list[Tensor]:
-    """Take a step of Adam or ClippedAdam."""
     (steps, mean, square), beta1, beta2 = state, spec.beta1, BETA2
     steps = steps + 1
     first, second = (1.0 - beta ** steps.double() for beta in (beta1, beta2))
@@ -484,7 +480,6 @@ def _pure_adam(
 def _pure_parts(
     spec: OptimizerSpec, weights: Tensor, grad: Tensor, state: Sequence[Tensor], rate: Tensor
 ) -> list[Tensor]:
-    """Take a step of PartsAdam."""
     updates, sizes = state[0] + 1, [part.size for part in spec.parts]
     columns = zip(*(x.split(sizes) for x in (weights, grad, *state[1:])), strict=True)
     made = list[list[Tensor]]()
@@ -500,7 +495,6 @@ def _pure_parts(
 def _pure_rmsprop(
     spec: OptimizerSpec, weights: Tensor, grad: Tensor, state: Sequence[Tensor], rate: Tensor
 ) -> list[Tensor]:
-    """Take a step of RMSProp."""
     flavor = FLAVORS[str(spec.name)]
     alpha, rest = _weights({**flavor, "alpha": spec.decay})
     *mean, square = state
@@ -514,7 +508,6 @@ def _pure_rmsprop(
 def _pure_sgd(
     spec: OptimizerSpec, weights: Tensor, grad: Tensor, state: Sequence[Tensor], rate: Tensor
 ) -> list[Tensor]:
-    """Take a step of SGD."""
     momentum = spec.momentum * state[0] + (grad + 2 * spec.l2 * weights)
     return [weights - rate * momentum, momentum]
 
@@ -531,14 +524,14 @@ def load_state(optimizer: torch.optim.Optimizer, saved: State) -> None:
 
 
 def set_step(optimizer: torch.optim.Optimizer, count: int) -> None:
-    """Set Adam's count of steps. Other optimizers have no such count."""
+    """Set the step count of Adam. Do nothing for an optimizer without a step count."""
     if (step := optimizer_state(optimizer).get("step")) is not None:
         step.fill_(count)
 
 
 def share_statistics(optimizer: torch.optim.Optimizer, memory: Tensor, fill: bool) -> None:
     """Move the statistics of an optimizer of one parameter to `memory` [n, weights], which other optimizers may share.
-    fill: whether to write the statistics into `memory`. Otherwise, the contents of `memory` become the statistics.
+    fill: True: write the statistics into `memory`. False: the contents of `memory` become the statistics.
     """
     state = optimizer_state(optimizer)
     for name, row in zip([k for k, x in state.items() if x.ndim], memory, strict=True):
@@ -548,9 +541,9 @@ def share_statistics(optimizer: torch.optim.Optimizer, memory: Tensor, fill: boo
 def slice_statistics(
     whole: torch.optim.Optimizer, make: Callable[[torch.nn.Parameter], torch.optim.Optimizer], at: slice
 ) -> torch.optim.Optimizer:
-    """Make an optimizer for the part `at` of the weights of the optimizer `whole`. `whole` has one flat parameter and
-    shared statistics. The two optimizers share weights, statistics and the count of steps. The caller sets the part's
-    gradient. make: makes an optimizer of the same kind as `whole`.
+    """Return an optimizer of the weights in slice `at`, which shares weights, statistics and step count with `whole`.
+    whole: optimizer of one flat parameter, with shared statistics.
+    make: returns an optimizer of the class of `whole`. The caller sets the gradient of the slice.
     """
     parameter = torch.nn.Parameter(whole.param_groups[0]["params"][0].data[at])
     made = make(parameter)

@@ -1,5 +1,5 @@
 """Updates of weights by gradients. Local is for a single learner, and AllReduce averages the gradients of several
-learners. Hogwild and Chunked are asynchronous: workers change shared weights without waiting for each other.
+learners. In Hogwild and Chunked, workers change shared weights without waiting for each other.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ UPDATES, STEPS, REFUSED = 0, 1, 2  # cells of a worker: updates, agent steps tra
 
 
 class Counts:
-    """Counts of updates, and of agent steps trained on, by all workers that change the same weights.
+    """Number of updates, and of agent steps trained on, by all workers that change the same weights.
 
-    head: int64 [3 or more], counts of earlier runs. None: the array is made in this process's memory.
-    cells: int64 [workers, 3 or more]. Each worker writes one row. None: as for `head`.
-    worker: index of the row that `add` writes.
+    head: int64 [3 or more], counts of earlier runs. None: a new array of this process.
+    cells: int64 [workers, 3 or more], one row of counts per worker. None: a new array of this process, with one row.
+    worker: index of the row that `add` changes.
     parts: int64 [n], the number of updates of each part of the weights, if these numbers differ.
     """
 
@@ -66,7 +66,7 @@ class Counts:
         self.fresh = worker == 0 and not self.ready
 
     def of(self, worker: int) -> Counts:
-        """Return an object with the same counts, to which the given worker adds."""
+        """Return an object for the same counts, whose `add` changes the row of the given worker."""
         return Counts(self.head, self.cells, worker, self.parts)
 
     @property
@@ -76,14 +76,12 @@ class Counts:
 
     @cached_property
     def begun(self) -> int:
-        """Version of the weights with which this run began. It is valid once the first weights exist."""
+        """Version of the weights at the start of this run. The number is valid once the first weights exist."""
         return int(self.head[BEGUN])
 
     @property
     def version(self) -> int:
-        """Number of updates of the weights. If parts of the weights have separate counts, this is the mean over the
-        parts.
-        """
+        """Number of updates of the weights, or the mean over the parts if each part has a separate number."""
         if self.parts is not None:
             return int(self.parts.sum()) // len(self.parts)
         return int(self.head[BEGUN]) + self._sum(UPDATES)
@@ -94,31 +92,30 @@ class Counts:
         return float(int(self.head[LEARNT]) + self._sum(STEPS))
 
     def _sum(self, column: int) -> int:
-        """Return the sum of a column of counts over all workers. For a single worker, that is its count: NumPy's sum
-        takes ten times as long.
+        """Return the sum of a column over all workers. For one worker, skip NumPy's sum, which takes ten times as long.
         """
         return int(self.own[column] if self.alone else self.cells[:, column].sum())
 
     def begin(self, version: int, learnt: float) -> None:
-        """Announce that the first weights exist. They were made by `version` updates on `learnt` agent steps."""
+        """Announce the first weights, which `version` updates made from `learnt` agent steps."""
         self.head[BEGUN], self.head[LEARNT] = version, int(learnt)
         memory_barrier()
         self.head[READY] = 1
 
     def add(self, steps: float, updates: int = 1) -> None:
-        """Count `updates` updates. Together they trained on `steps` agent steps."""
+        """Count `updates` updates, which trained on `steps` agent steps in total."""
         self.own[UPDATES] += updates
         self.own[STEPS] += int(steps)
 
     def refuse(self) -> None:
-        """Count a loss that leads to no update."""
+        """Count a loss from which no update was made."""
         self.own[REFUSED] += 1
 
 
 class OpenUpdate:
     """Applies gradients to one worker's vector of weights. The default methods suit a worker that shares no weights.
-    `apply` and `agree` are generators. Where they yield, other workers of the same thread take their turns. While they
-    wait, both may raise Closed (the run ends) and Leaving (a replica has no more gradients).
+    `apply` and `agree` are generators. Each `yield` gives other workers in the same thread a turn. Both methods may
+    raise Closed (the run ends) and Leaving (a replica has no more gradients).
     """
 
     optimizer: torch.optim.Optimizer  # optimizer with the statistics of all weights, for checkpoints
@@ -141,8 +138,8 @@ class OpenUpdate:
         return self.counts.version
 
     def apply(self, rate: float, sums: Sums) -> Apply:
-        """Apply the vector's gradient at learning rate `rate`. The caller counts the update. Return the gradient's norm
-        before clipping, and `sums` summed over all replicas. A gradient that is not finite changes nothing.
+        """Apply the vector's gradient at learning rate `rate`. A gradient that is not finite changes nothing. Return
+        the gradient's norm before clipping, and the total of `sums` over all replicas. The caller counts the update.
         """
         yield from ()
         norm = clip_gradient(self.vector.grad, self.clip)
@@ -152,7 +149,7 @@ class OpenUpdate:
         return norm, sums
 
     def agree(self, sums: Sums) -> Agree:
-        """Return `sums` summed over all replicas, without an update of the weights."""
+        """Return the total of `sums` over all replicas, without an update of the weights."""
         yield from ()
         return sums
 
@@ -161,12 +158,12 @@ class OpenUpdate:
         return contextlib.nullcontext()
 
     def state(self) -> dict[str, list[int]]:
-        """Return what a checkpoint has to store besides `version` and `learnt`. Usually, this is nothing."""
+        """Return the data that a checkpoint stores besides `version` and `learnt`, or {} by default."""
         return {}
 
 
 class Update(Edge, ABC):
-    """Description of how gradients update weights. It is made before workers start. In a worker, `open` returns an
+    """Description of how gradients update weights, which exists before workers start. In a worker, `open` returns an
     OpenUpdate, which applies gradients to the worker's network.
     """
 
@@ -179,11 +176,11 @@ class Update(Edge, ABC):
     detail: str = ""  # end of `title()`
 
     def title(self) -> str:
-        """Return the line about this update for a learner's box in a diagram."""
+        """Return the name of this update and of its optimizer, for diagrams."""
         return f"{type(self).__name__}({self.optim.title}){self.detail}"
 
     def fit(self, network: params.NetworkOrFactory) -> None:
-        """Set `weights` and `size` from a LearnerSpec's network. Raises UserError if the network cannot be made."""
+        """Set `weights` and `size` to those of a network. Raises UserError if the network cannot be made."""
         if not self.size:
             self.weights, self.size = param_sizes(network)
 
@@ -225,16 +222,14 @@ class Local(Update):
 
 
 def fits(device: torch.device, replicas: int) -> bool:
-    """Tell whether NCCL can average: each worker must be a process with its own GPU, because NCCL does not allow two
-    per GPU.
-    """
+    """Tell whether NCCL can average: each worker is a process with its own GPU, since NCCL does not share a GPU."""
     if device.type != "cuda" or multiprocessing.parent_process() is None:
         return False
     return torch.cuda.device_count() >= replicas and torch.distributed.is_nccl_available()
 
 
 class NcclGroup:
-    """This process's member of a group of replicas that NCCL connects. Every replica makes one, with its own rank."""
+    """One replica's membership in a group of replicas that NCCL connects."""
 
     def __init__(self, place: str, rank: int, replicas: int, vector: FlatParams, backend: str = "nccl"):
         import torch.distributed as dist
@@ -245,7 +240,7 @@ class NcclGroup:
         self.flat = torch.empty(vector.size, device=vector.flat.device)
 
     def average(self) -> float:
-        """Replace gradients and buffers by their means over the replicas. Return the seconds spent."""
+        """Replace gradients and buffers by their means over the replicas. Return the seconds that the means took."""
         at, flat = self.vector.weights, self.flat
         flat[:at], flat[at:] = self.vector.grad, self.vector.flat[at:]
         doubles = as_doubles(self.vector.flat[self.vector.doubles :])
@@ -273,18 +268,18 @@ NUMBERS, GRADIENT, WEIGHTS = 0, 1, 2  # kind of data that a replica has written 
 
 
 class AllReduce(SharedArrays, Update):
-    """Update of several replicas (learners whose weights stay equal), which average their gradients and floating
-    buffers.
+    """Update of several replicas (learners with equal weights), which average their gradients and floating buffers.
 
-    They average in shared memory, in a fixed order. If each replica is a process with its own GPU, NCCL averages, in
-    NCCL's order (NcclGroup). On several machines, gloo replaces shared memory (`spread`), and the order is again fixed.
+    Replicas average in shared memory, in a fixed order of addition. If each replica is a process with its own GPU, NCCL
+    averages, in NCCL's order (NcclGroup). Replicas on several machines average by gloo, also in a fixed order
+    (`spread`).
 
-    On CPUs, each replica averages one part of the gradient and takes the optimizer's step on that part. So only one
-    replica uses a part's statistics. Networks without buffers share the memory of the weights, and no replica computes
-    while weights are written. With buffers, each replica copies the others' parts into its own weights.
+    On CPUs, each replica averages one part of the gradient, and takes the optimizer's step on that part. Only this
+    replica uses the optimizer statistics of the part. If the network has no floating buffers, all replicas share the
+    memory of the weights, and none computes while weights are written. If the network has buffers, each replica copies
+    the new weights of the other parts.
 
-    size: length of the whole vector, whose first `weights` numbers are parameters (param_sizes). 0: it is taken from a
-        LearnerSpec's network.
+    size: length of the whole vector, whose first `weights` numbers are parameters (param_sizes). 0: `fit` sets it.
     """
 
     LOCAL = ("_store",)
@@ -304,19 +299,17 @@ class AllReduce(SharedArrays, Update):
             super().__init__(bells=replicas)
 
     def crossing(self) -> Crossing:
-        """Return no flows (data that the run sends between machines), because replicas exchange data by
-        torch.distributed.
-        """
+        """Return no flows (data that the run sends between machines), because replicas use torch.distributed."""
         return Crossing()
 
     def fit(self, network: params.NetworkOrFactory) -> None:
-        """See Update.fit. This also makes the shared memory."""
+        """See Update.fit. If `size` was 0, also make the shared memory."""
         if not self.size:
             super().fit(network)
             super().__init__(bells=self.replicas)
 
     def spread(self, address: str) -> None:
-        """Let replicas on several machines meet, through a store that the main process keeps at this address."""
+        """Let replicas run on several machines, and meet through a store of the main process at this address."""
         from torch.distributed import TCPStore
 
         listener = socket.create_server((address, 0), family=socket.AF_INET6 if ":" in address else socket.AF_INET)
@@ -334,8 +327,8 @@ class AllReduce(SharedArrays, Update):
         return slice(edges[0], edges[1] if rank + 1 < self.replicas else self.weights)
 
     def worker_nbytes(self, module: nn.Module) -> float:
-        """See Update.worker_nbytes. Gradients and statistics are shared, and so are the weights of a network without
-        buffers. On several machines nothing is shared, and messages sent and received are as large as the gradient.
+        """See Update.worker_nbytes. Replicas on one machine share gradients, statistics, and the weights of a network
+        without buffers. Replicas on several machines share nothing, and their messages are as large as the gradient.
         """
         weights, size = param_sizes(module)
         if self.meets_at is not None:
@@ -369,9 +362,9 @@ class _Meeting(OpenUpdate):
         self.bells, self.buffers = reduce._bells, HostCopy(vector.flat[vector.weights :])
 
     def agree(self, sums: Sums, brings: int = NUMBERS) -> Agree:
-        """See OpenUpdate.agree. Once all replicas have arrived, sum in a fixed order. brings: kind of data that this
-        replica has written for the others. Raises Leaving if a replica will have no more gradients. Then no replica
-        applies one.
+        """See OpenUpdate.agree. Wait for all replicas, then sum in a fixed order. brings: kind of data that this
+        replica has written for the other replicas. Raises Leaving in all replicas if a replica will have no more
+        gradients.
         """
         # two rows of sums alternate: a replica that writes in call k + 2 saw all arrive at k + 1, so all have read k
         self.turn += 1
@@ -400,15 +393,15 @@ class _Meeting(OpenUpdate):
         return total
 
     def _buffers(self) -> None:
-        """Average the floating buffers, once all replicas have written their buffers."""
+        """Average the floating buffers. All replicas must have written their buffers."""
         at = self.vector.weights
         mean_buffers(self.gradients[:, at:], self.buffers.array, self.vector.doubles - at)
         self.buffers.put()
 
 
 class Part:
-    """Part of the weights that one replica changes. It averages the part's gradients, and takes the optimizer's step on
-    the part. statistics: memory for the statistics of all weights, [n, weights].
+    """Updates one part of the weights for a replica: averages the gradients, and takes the optimizer's step.
+    statistics: memory for the statistics of all weights, [n, weights].
     """
 
     def __init__(self, reduce: AllReduce, vector: FlatParams, rank: int, statistics: Tensor):
@@ -421,7 +414,7 @@ class Part:
         self.optimizer.param_groups[0]["params"][0].grad = self.gradient
 
     def average(self, parts: Sequence[np.ndarray] | np.ndarray) -> np.ndarray:
-        """Average all replicas' gradients of this part. Return the mean's squared norm [1], for replicas to sum."""
+        """Average all replicas' gradients of this part. Return the squared norm [1] of the mean."""
         _mean(parts, self.mean)
         return np.array([float(torch.dot(self.gradient, self.gradient))])
 
@@ -493,13 +486,13 @@ class _Whole(_Meeting):
 
 
 def root(square: float) -> float:
-    """Return the square root of `square`. If `square` is not finite, return it unchanged."""
+    """Return the square root of a squared norm, or the same number if it is not finite."""
     return math.sqrt(square) if math.isfinite(square) else float(square)
 
 
 def mean_buffers(parts: Sequence[np.ndarray] | np.ndarray, out: np.ndarray, singles: int) -> None:
-    """Average the replicas' buffers [replicas, size] into `out`. The first `singles` numbers are float32, the others
-    float64.
+    """Average the replicas' buffers [replicas, size] into `out`. The first `singles` numbers are float32, and the rest
+    are float64 numbers, two places each.
     """
     _mean([x[:singles] for x in parts], out[:singles])
     if singles < len(out):
@@ -515,7 +508,7 @@ def _mean(parts: Sequence[np.ndarray] | np.ndarray, out: np.ndarray) -> None:
 
 
 def averaged(optim: OptimizerSpec, replicas: int) -> AllReduce | Local:
-    """Return an update by which replicas apply the mean of their gradients. A single replica applies its gradient."""
+    """Return the update of replicas that apply the mean of their gradients: AllReduce, or Local for one replica."""
     return Local(optim) if replicas == 1 else AllReduce(optim, replicas)
 
 
@@ -523,10 +516,10 @@ def averaged(optim: OptimizerSpec, replicas: int) -> AllReduce | Local:
 
 
 class SharedWeights(SharedArrays, Update):
-    """One set of weights and of optimizer statistics in shared memory, changed by up to `workers` workers.
+    """One set of weights and of optimizer statistics in shared memory, which up to `workers` workers change.
 
     weights, size: number of parameters, and length of the whole vector (param_sizes).
-    copy: whether every worker computes with its own copy of the weights.
+    copy: whether each worker computes with its own copy of the weights.
     """
 
     asynchronous, copy = True, True
@@ -541,7 +534,7 @@ class SharedWeights(SharedArrays, Update):
 
     @classmethod
     def of(cls, optim: OptimizerSpec, network: params.NetworkOrFactory, **options: Any) -> Self:
-        """Make this update for the weights of a network. options: further arguments of the class."""
+        """Return this update for the weights of a network. options: further arguments of the class."""
         return cls(optim, *param_sizes(network), **options)
 
     def _attach(self) -> None:
@@ -559,8 +552,8 @@ class SharedWeights(SharedArrays, Update):
 
 
 class CopiedUpdate(OpenUpdate):
-    """Update of shared weights by one worker. shared: the shared vector, if the worker's vector is a copy of it. None:
-    the worker computes with the shared vector.
+    """Update of shared weights by one worker. shared: the shared vector, of which the worker's vector is a copy, or
+    None if the worker computes with the shared vector.
     """
 
     def __init__(self, weights: SharedWeights, ctx: WorkerContext, vector: FlatParams, shared: Tensor | None):
@@ -570,14 +563,14 @@ class CopiedUpdate(OpenUpdate):
         self.buffers = [part.clone() for part in vector.buffers()]  # the buffers as they were copied
 
     def begin(self, version: int, learnt: float, saved: Mapping[str, list[int]] | None = None) -> None:
-        """Share the weights of worker 0 with all workers. Calls by other workers have no effect."""
+        """Share the weights of worker 0 with all workers. In other workers, do nothing."""
         if self.counts.fresh:
             if self.shared is not None:
                 self.shared.copy_(self.vector.flat)
             super().begin(version, learnt)
 
     def refresh(self) -> int:
-        """Copy the shared weights. Others may change them during the copy. Return the version before the copy."""
+        """Copy the shared weights, which others may change at the same time. Return the version before the copy."""
         version = self.copied = self.counts.version
         if self.shared is not None:
             self.vector.flat.copy_(self.shared)
@@ -585,8 +578,8 @@ class CopiedUpdate(OpenUpdate):
         return version
 
     def _share_buffers(self) -> None:
-        """Add the change of this worker's floating buffers since the last copy to the shared buffers. While the copied
-        buffers are 0, only worker 0 does this, because the sum of several workers' first means is not a mean.
+        """Add to the shared buffers the change of this worker's floating buffers since the last copy. If the copied
+        buffers are 0, only worker 0 adds its change, because a sum of several workers' first means is not a mean.
         """
         vector, at = self.vector, self.vector.weights
         if self.shared is None or vector.size == at:
@@ -609,14 +602,14 @@ class Hogwild(SharedWeights):
     """Update of shared weights without any lock, by up to `workers` workers (Recht et al. 2011; Mnih et al. 2016).
 
     The weights are one vector, with one set of optimizer statistics, in shared memory. If two workers write at once,
-    parts of both updates remain. Worker 0 provides the first weights, and other workers wait for them.
+    the result mixes both updates. Worker 0 provides the first weights, and other workers wait for these weights.
 
     weights, size: number of parameters, and length of the whole vector (param_sizes).
-    copy: every worker computes with its own copy, renewed before each rollout (A3C). Without copies, modules lie in the
-        shared memory itself. This suits threads of one process, each with its own module and gradient.
+    copy: True: each worker computes with its own copy, which it renews before each rollout (A3C). False: modules use
+        the shared memory, which suits threads of one process, each with its own module and gradient.
 
-    Floating buffers are shared too. The changes that `observe` makes to a worker's buffers are added to the shared
-    buffers, so the rows of all workers count. If two workers write at once, one of the changes may be lost.
+    Workers also share floating buffers: each worker adds the changes that `observe` makes to its buffers, so the rows
+    of all workers count. If two workers add at once, one of the changes may be lost.
     """
 
     LOCAL, detail = (*SharedWeights.LOCAL, "_on_device"), ", no lock"
@@ -637,8 +630,8 @@ class Hogwild(SharedWeights):
         return _Hogwild(self, ctx, FlatParams(module, memory, write=self.counts.of(ctx.index).fresh))
 
     def tensors(self, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the vector and the statistics as new tensors. On a CPU, they are in the shared block. On a GPU, they
-        are in memory that the threads of one process share.
+        """Return the vector and the statistics as new tensors: on a CPU in the shared block, on a GPU in memory that
+        the threads of one process share.
         """
         if device.type == "cpu":
             return torch.from_numpy(self.shared), torch.from_numpy(self.statistics)
@@ -648,9 +641,7 @@ class Hogwild(SharedWeights):
         return self._on_device[0].data, self._on_device[1].data
 
     def reader(self, module: nn.Module) -> FlatParams:
-        """Bind a module that only reads the weights, such as an actor's, to the shared weights. The first weights must
-        exist.
-        """
+        """Bind a module that only reads weights, such as an actor's, to the shared weights, which must exist."""
         return FlatParams(module, self.tensors(next(module.parameters()).device)[0], write=False)
 
 
@@ -681,9 +672,9 @@ POLL = 0.001  # seconds between two tries while all remaining chunks are locked,
 class Chunked(SharedWeights):
     """Update of shared weights in parts ("chunks"), each with its own lock, as in accel_rl.
 
-    A worker visits chunks in the order in which they become free. It locks a chunk, applies its gradient to the shared
-    weights and statistics, copies the result into its own weights, and unlocks the chunk. If a worker dies while it
-    holds a lock, the chunk is unlocked half updated. A gradient is clipped by its own global norm.
+    A worker locks a chunk, applies its gradient to the shared weights and statistics of the chunk, copies the new
+    weights, and unlocks the chunk. It visits the chunks in the order in which they become free. If a worker dies while
+    it holds a lock, the chunk is unlocked half updated. Each worker clips its gradient by the global norm.
 
     weights, size: number of parameters, and length of the whole vector (param_sizes).
     chunks: number of parts, 3 in accel_rl.
@@ -706,7 +697,7 @@ class Chunked(SharedWeights):
 
 
 class _Chunked(CopiedUpdate):
-    """Update in chunks by one worker. Whenever the worker updates a chunk, its copy of that chunk is renewed."""
+    """Update in chunks by one worker, which copies each chunk after its own update of the chunk."""
 
     shared: Tensor
 
@@ -719,7 +710,6 @@ class _Chunked(CopiedUpdate):
         self.lock, self.before = RobustLocks(chunked.locks), np.zeros(chunked.chunks, np.int64)
 
     def _make(self, chunked: Chunked, part: slice, fill: bool) -> torch.optim.Optimizer:
-        """Return an optimizer of a part of the shared weights."""
         parameter = nn.Parameter(self.shared[part])
         parameter.grad = torch.from_numpy(self.gradient.array)[part]
         made = chunked.optim.make(parameter)
@@ -757,7 +747,7 @@ class _Chunked(CopiedUpdate):
         return norm, sums
 
     def _visit(self, chunk: int, rate: float) -> bool:
-        """Update a chunk and copy its new weights. Return False if another worker has locked the chunk."""
+        """Update a chunk and copy the chunk's new weights. Return False if another worker holds the chunk's lock."""
         if not self.lock.acquire(chunk):
             return False
         optimizer = self.optimizers[chunk]

@@ -1,10 +1,10 @@
 """Evaluation during training: a separate worker plays full games with the current weights every N frames.
 
-The evaluator requests one copy of the weights. The learner makes this copy after its next update (weights.Params). So
-every system is evaluated in the same way, whether its weights lie in Params, in a replica or in shared memory. A score
-belongs to exactly one version of the weights. The evaluator reads no checkpoint, because checkpoints may be large. The
-games run in separate environments, with the same seed each time. Training continues during an evaluation. If an
-evaluation is due during another one, it is skipped.
+The evaluator requests a copy of the weights, which the learner makes after its next update (weights.Params). This works
+in the same way for every system, whether its weights are in Params, in a replica or in shared memory. A score belongs
+to exactly one version of the weights. The evaluator reads no checkpoint, because checkpoints may be large. The games
+run in separate environments, with the same seed each time. Training continues during an evaluation. An evaluation that
+is due during another one is skipped.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def _row(envs: Envs, played: list[play.PlayedGame], asked: play.PlayOptions, pro
 
 
 def _by_task(envs: Envs, games: list[play.PlayedGame], asked: play.PlayOptions) -> Row:
-    """Return the mean return of each task. The score is the mean of these over all tasks."""
+    """Return the mean return of each task, and as the score the mean of the tasks' means."""
     lanes, found = play.lanes_of(envs, asked.episodes), TaskReturns(envs.spec.tasks, fewest=1, window=None)
     for game in games:
         found.add(str(envs.spec.task_of(game.number % lanes)), game.ret)
@@ -87,9 +87,7 @@ def _by_task(envs: Envs, games: list[play.PlayedGame], asked: play.PlayOptions) 
 
 
 def _best(ctx: WorkerContext, net: Policy, row: Row) -> bool:
-    """Save the weights if they score higher than the saved best weights of this protocol. Return whether this was
-    done.
-    """
+    """Save the weights and return True, if they score higher than the saved best weights of this protocol."""
     if ctx.directory is None:
         return False
     where = checkpoint.best_weights(ctx.directory)
