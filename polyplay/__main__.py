@@ -1,4 +1,4 @@
-"""Entry point of the commands `polyplay` and `python -m polyplay`, which end without a traceback after a signal."""
+"""Entry point of the commands `polyplay` and `python -m polyplay`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from polyplay.core import processes
 
 
 def main() -> NoReturn:
-    """Run the command line, end all processes that it started, and exit."""
+    """Run the command line, end all remaining child processes, and exit with the command's status."""
     if processes.may_step(sys.argv[1:]):
         processes.fix_sets()
     processes.install(processes.end_at_once)

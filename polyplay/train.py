@@ -1,4 +1,4 @@
-"""Answer the command `python -m polyplay.train`, known from other libraries, with the command to use instead."""
+"""Reject the command `python -m polyplay.train` with an error that names the right command, `polyplay train`."""
 
 import sys
 

@@ -1,8 +1,8 @@
-"""The acting loop for lanes (parallel environments) that step at different speeds. Any idle thread serves ready lanes.
+"""Acting loop for lanes (parallel environments) that step at different speeds.
 
-The rows (steps) of a lane fill a slot (memory) of a TrainingQueue. The filled part of a slot is called a chunk. A chunk
-ends after T transitions, at the end of an episode, or when the lane is closed. Each chunk therefore comes from one
-episode, and no transition is lost or repeated. GA3C's predictors share one `LaneTable`, and each A3C worker has one.
+The rows (steps) of a lane are written into a slot, which is memory in a TrainingQueue. The filled part of a slot is a
+chunk. A chunk ends after T transitions, at the end of an episode, or when the lane is closed. Each chunk therefore
+comes from one episode. In GA3C, several predictor threads share a `LaneTable`. In A3C, each worker has a separate one.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ Chunk = tuple[int, int]  # a slot, and the number of transitions in it
 
 
 class LaneTable(Edge):
-    """A pool of environments and the state of each of its lanes. All threads that act in the pool share the table. From
-    recv() to send(), one thread serves a lane, and only this thread uses the lane's entries.
+    """A pool of environments, with the state of each of its lanes (parallel environments). All threads that act in the
+    pool share this table. From `recv` to `send`, a lane and its data belong to the thread that called `recv`.
     """
 
     def __init__(self, envs: Envs, out: TrainingQueue, first_lane: int = 0):
@@ -38,7 +38,7 @@ class LaneTable(Edge):
         self._can_recv = threading.Condition()  # for pools that step environments in send(): one thread at a time
 
     def open(self, ctx: WorkerContext, policy: Player) -> LaneTable:
-        """Open the pool of environments, unless another thread has opened it already."""
+        """Open the pool of environments, unless another thread has already opened it."""
         with self._opening:
             if self._pool is None:
                 n = self.envs.lanes
@@ -66,7 +66,7 @@ class LaneTable(Edge):
         return f"{envs.title} × {envs.active or envs.lanes}, at most {envs.at_once or envs.lanes} served at once"
 
     def dial(self, name: str) -> Adjustable:
-        """Return the number of lanes in use as an adjustable number."""
+        """Return an object that changes the number of active lanes during the run."""
         first = self.envs.active or self.envs.lanes
 
         def ask(n: int) -> None:
@@ -97,7 +97,7 @@ class LaneTable(Edge):
 
     @property
     def queued(self) -> int:
-        """Number of lanes that wait for actions: the lanes of the last `recv`, and the lanes that are ready."""
+        """Number of lanes that wait for actions."""
         return self.taken + self.pool.ready
 
     def close(self) -> None:
@@ -115,13 +115,12 @@ class Predictor:
         self.together = False  # whether all lanes' chunks end together
 
     def chunks(self, renew: Callable[[], int] | None = None) -> Iterator[list[Chunk]]:
-        """Yield the chunks (filled slots) that have just finished, before any further row is written. Yield [] while no
-        lane is ready or the queue is full.
+        """Act, and yield the chunks that have just finished, as pairs of a slot and a number of transitions. Yield []
+        while no lane is ready or the queue is full. No further row is written until the caller continues.
 
-        renew: function that renews the weights between two chunks and returns their version, as in A3C. With `renew`,
-        the table must have one lane, or the lanes of one match, whose chunks end together. A chunk's last row is also
-        the next chunk's first row, where the new weights act. The ended chunk has no outputs in its last row, so the
-        learner computes this row's value (A2C(values="unrolled")). Without `renew`, the weights may change at any row.
+        `renew`: function that loads new weights between two chunks and returns their version, as in A3C. All lanes must
+            then belong to one match, because their chunks end together. The last row of such a chunk has no outputs, so
+            the learner must compute its value (A2C(values="unrolled")). Without `renew`, weights may change at any row.
         """
         table = self.table
         self.together = renew is not None
@@ -168,7 +167,6 @@ class Predictor:
         return outputs, after
 
     def _noise(self, numbers: np.ndarray) -> np.ndarray:
-        """Return the noise for the next actions of these lanes, [lanes, noise]."""
         table = self.table
         at = table.acts[numbers] - table.drawn[numbers]
         if (used := at >= DRAWN).any():
@@ -179,8 +177,8 @@ class Predictor:
         return table.noise[numbers, at]
 
     def _write(self, numbers: np.ndarray, step: Batch, outputs: Batch, version: int, go: np.ndarray) -> list[Chunk]:
-        """Write rows into the slots of these lanes. Return the chunks that end with these rows.
-        go: for each lane, False if the lane's episode ends in this row or the lane is closed after this row.
+        """Write rows into the slots of these lanes, and return the chunks that end with these rows.
+        `go`: whether each lane continues its episode after its row.
         """
         table = self.table
         slot, at = table.slot[numbers], table.at[numbers]
@@ -195,7 +193,7 @@ class Predictor:
         return [self._finish(int(s), int(t)) for s, t in zip(slot[ends], at[ends], strict=True)]
 
     def _finish(self, slot: int, last: int) -> Chunk:
-        """Finish and return a chunk that ends with row `last`. Later rows of the slot become padding."""
+        """Mark all rows of a slot after row `last` as padding, and return the slot's chunk."""
         rows = self.out.rows
         if last < self.out.T:
             tree.map(lambda x: x[slot].__setitem__(slice(last + 1, None), x[slot, last]), rows)
@@ -204,7 +202,7 @@ class Predictor:
         return slot, last - int(np.count_nonzero(rows["first"][slot, 1 : last + 1]))
 
     def _slots(self, numbers: np.ndarray) -> Iterator[list[Chunk]]:
-        """Take an empty slot for each of these lanes. While the queue is full, wait, and yield an empty list."""
+        """Take an empty slot for each of these lanes. Yield [] while the queue is full."""
         with self.ctx.counters.timed("wait"):
             for i in numbers.tolist():
                 while (slot := self.out.slot()) is None:

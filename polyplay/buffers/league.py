@@ -1,12 +1,11 @@
-"""League of a run in shared memory: the players (agents and bots), their ratings, and tables. A table is the set of
+"""League of a run in shared memory: the players (agents and bots), their ratings, and the tables. A table is the set of
 players of one actor's matches. Imports no torch.
 
     actor ──► results of matches ──► referee ──► ratings, points, tables ──► actor
     learner ──► its weights become a past agent ──► referee
 
-Every array has a single writer, so no lock is needed, which a killed process could hold forever. Only the referee
-writes ratings, players and tables. Player numbers begin with the current agents 0 … A-1. Numbers reserved for past
-agents follow, then bots.
+Only one worker writes to each array, so no lock is needed. Only the referee writes ratings, players and tables. The
+current agents have the player numbers 0 … A-1. The next numbers are those of past agents, and the last those of bots.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ RESULTS = 4096  # matches that an actor may report before the referee takes them
 
 
 class Identity(NamedTuple):
-    """Identity of a player in a league. agent: number of the agent whose weights play, or a bot's index in `bots`."""
+    """Identity of a player in a league. `agent`: number of the agent whose weights play, or index of a bot."""
 
     kind: int
     agent: int
@@ -38,7 +37,7 @@ class Identity(NamedTuple):
 
 
 class CopyOrder(NamedTuple):
-    """Command to copy weights in a league: agent `agent` continues with the weights of agent `donor`."""
+    """Order to replace the weights of agent `agent` by those of agent `donor`."""
 
     number: int
     agent: int
@@ -51,15 +50,15 @@ Results = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
 def blocks_of_teams(teams: Sequence[int], seated: int) -> list[list[int]]:
-    """Return each team's blocks of seats, see League. teams: team of each seat. seated: number of players per table."""
+    """Return the blocks of seats of each team (see League). `teams`: team of each seat. `seated`: players per table."""
     per = len(teams) // min(seated, len(teams))
     return [sorted({i // per for i, t in enumerate(teams) if t == team}) for team in sorted(set(teams))]
 
 
 class League(Closable, Edge):
-    """Players and tables of a league. A table is the `seated` players that are chosen for an actor's matches. A match
-    has `blocks` equal blocks of consecutive seats, and one player plays all seats of a block. `blocks` is the smaller
-    one of `seated` and the number of seats.
+    """Players and tables of a league. A table is the set of `seated` players that are chosen for an actor's matches.
+    The seats of a match are divided into `blocks` blocks of equal size, and one player plays all seats of a block. The
+    number of blocks is `seated`, or the number of seats if that is smaller.
     """
 
     memory: ClassVar[str] = "league"
@@ -94,11 +93,11 @@ class League(Closable, Edge):
         bots: Sequence[str] = (),
         varied: Collection[str] = (),
     ):
-        """teams: team of each seat of a match.
-        past: number of past agents to keep.
-        bots: names of scripted players.
-        varied: hyperparameters that change when agents copy each other.
-        Raises UserError if no other agent can be copied, or if no two players can be opponents.
+        """`teams`: team of each seat of a match.
+        `past`: number of past agents to keep.
+        `bots`: names of scripted players.
+        `varied`: hyperparameters that change when an agent copies another one.
+        Raises UserError if `varied` is given for a single agent, or if no two players can be opponents.
         """
         if varied and agents < 2:
             raise UserError(
@@ -134,8 +133,8 @@ class League(Closable, Edge):
     # ------------------------------------------------------------------------------------------------ actors
 
     def table(self, actor: int) -> tuple[int, np.ndarray]:
-        """Return the number of the newest draw for an actor's table (0 before the first draw), and the drawn players,
-        int32 [seated]. Raises Closed.
+        """Return the newest draw for an actor's table: its number (0: no draw yet), and the drawn players, int32
+        [seated]. Raises Closed.
         """
         self.check()
         draw = int(self.drawn[actor])
@@ -147,18 +146,18 @@ class League(Closable, Edge):
         return self._bells[1 + actor].wait(self.patience)
 
     def acknowledge(self, actor: int, draw: int) -> None:
-        """Confirm that the actor now plays with the players of this draw and has reported all earlier matches. Before
-        the actor confirms, the referee makes no other draw, and keeps the weights of past agents in the previous draw.
+        """Confirm that the actor has reported all earlier matches and now plays with the players of this draw. Until
+        then, the referee makes no other draw, and the past agents of the previous draw keep their weights.
         """
         self.acknowledged[actor] = draw
         self._bells[0].post()
 
     def report(self, actor: int, players: np.ndarray, outcomes: np.ndarray) -> None:
-        """Report finished matches that were played with the acknowledged draw, in order. Acting never waits for the
-        referee: if the buffer of reported matches is full, further matches are dropped and counted.
+        """Report finished matches of the acknowledged draw, in order. If the buffer of reported matches is full,
+        further matches are dropped and counted.
 
-        players: int [n, blocks], the player of each block of seats.
-        outcomes: [n, teams]. The team with the highest number wins, and equal numbers are a tie.
+        `players`: player of each block of seats, int [n, blocks].
+        `outcomes`: outcome of each team, [n, teams]. The highest number wins, and equal numbers are a tie.
         """
         self.check()
         reported, n = int(self.reported[actor]), len(players)
@@ -172,15 +171,15 @@ class League(Closable, Edge):
         self._bells[0].post()
 
     def identity(self, player: int) -> Identity:
-        """Return the identity of a player who is in a draw that is still in use."""
+        """Return the identity of a player. An actor must still use a draw with this player."""
         return Identity(int(self.kind[player]), int(self.agent[player]), int(self.version[player]))
 
     # ------------------------------------------------------------------------------------------------ learners
 
     def post(self, agent: int, version: int) -> int | None:
-        """Offer an agent's weights at `version`, whose file must exist, to the league as a past agent. Return the past
-        agent's player number, also if the version was offered before. Return None, and expect another call, if the
-        referee has not yet added the agent's previous past agent. Raises Closed.
+        """Offer an agent's weights, whose file must exist, to the league as a past agent. Return the past agent's
+        player number. A version that was offered before keeps its number. Return None if the referee has not yet added
+        the agent's previous past agent. The caller should then try again later. Raises Closed.
         """
         self.check()
         there = np.flatnonzero((self.kind == PAST) & (self.agent == agent) & (self.version == version))
@@ -195,13 +194,13 @@ class League(Closable, Edge):
         return player
 
     def order(self) -> CopyOrder | None:
-        """Return the referee's copy order, or None if all ordered copies were made. Raises Closed."""
+        """Return the referee's order to copy weights, or None if all ordered copies were made. Raises Closed."""
         self.check()
         number, pair = divmod(int(self._order[0]), self.agents**2)
         return CopyOrder(number, *divmod(pair, self.agents)) if number > self._copied[0] else None
 
     def copied(self, number: int, version: int, donor_version: int) -> None:
-        """Record that copy `number` was made: the agent's weights at `version` are the donor's at `donor_version`."""
+        """Record copy `number` as made. The agent's version `version` is the donor's version `donor_version`."""
         self._copied[1:3] = version, donor_version
         self._fence()
         self._copied[0] = number
@@ -210,17 +209,17 @@ class League(Closable, Edge):
     # ------------------------------------------------------------------------------------------------ the referee
 
     def ask(self, order: CopyOrder, values: Sequence[float]) -> None:
-        """Order a copy after the previous one was made. values: new hyperparameters. Repeating an order is harmless."""
+        """Order a copy of weights. The previous copy must be complete. `values`: new hyperparameters."""
         self.values[:] = values
         self._fence()
         self._order[0] = (order.number * self.agents + order.agent) * self.agents + order.donor
 
     def answer(self, number: int) -> tuple[int, int] | None:
-        """Return (agent's version, donor's version) if `number` is the newest copy that was made, else None."""
+        """Return the versions of agent and donor in copy `number` if it is the newest copy that was made, else None."""
         return (int(self._copied[1]), int(self._copied[2])) if self._copied[0] == number else None
 
     def wait_for_matches(self) -> None:
-        """Wait up to `patience` seconds for reports, such as finished matches. Raises Closed."""
+        """Wait up to `patience` seconds for news, such as finished matches. Raises Closed."""
         self.check()
         self._bells[0].wait(self.patience)
         while self._bells[0].wait(0):  # drop tokens, since all news is read now
@@ -232,7 +231,7 @@ class League(Closable, Edge):
         return self._draws[actor, at], self._players[actor, at], self._outcomes[actor, at]
 
     def seat(self, actor: int, draw: int, players: Sequence[int]) -> None:
-        """Publish draw number `draw`: the players of an actor's matches. The previous draw must be acknowledged."""
+        """Publish the players of an actor's draw number `draw`. The actor must have acknowledged the previous draw."""
         self._tables[actor, draw % 2] = players
         self._fence()
         self.drawn[actor] = draw
@@ -244,19 +243,17 @@ class League(Closable, Edge):
         self.kind[player] = who.kind
 
     def posted(self, agent: int, entered: int) -> Identity | None:
-        """Return the agent's newest past agent if the agent has posted more than `entered` past agents, else None."""
+        """Return the agent's newest past agent. Return None if the agent has posted at most `entered` past agents."""
         return Identity(PAST, agent, int(self.newest[agent])) if self.posts[agent] > entered else None
 
     def enter(self, agent: int, entered: int, reserve: int) -> None:
-        """Publish how many past agents of an agent have entered the league. reserve: player number for the next past
-        agent.
-        """
+        """Publish how many past agents of an agent have entered. `reserve`: player number of the next past agent."""
         self.reserve[agent] = reserve
         self._fence()
         self.entered[agent] = entered
 
     def _fence(self) -> None:
-        """Make earlier writes visible to other processes before later ones."""
+        """Make other processes see all earlier writes before any later one."""
         self._bells[0].post()
         self._bells[0].wait(0)
 
@@ -276,7 +273,7 @@ class League(Closable, Edge):
         ]
 
     def crossing(self) -> Crossing:
-        """Return the flows between machines. Tables are sent after the identities of their players."""
+        """Return the flows between machines."""
         flows: list[Flow] = [Cells(MAIN, [EVERYONE], [self.agent, self.version, self.kind])]
         for a in range(self.actors):
             # `acknowledged` is sent after all earlier reports
@@ -299,9 +296,7 @@ class League(Closable, Edge):
 
 
 class TableFlow(Cells):
-    """Flow that sends the players of an actor's matches to the actor's machine, after the weights of past agents among
-    these players.
-    """
+    """Flow that sends an actor's machine the players of its matches. Weights of past agents are sent first."""
 
     def __init__(self, league: League, a: int):
         cells = [league.taken[a : a + 1], league._tables[a], league.drawn[a : a + 1]]

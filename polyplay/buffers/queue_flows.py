@@ -1,10 +1,9 @@
 """Flows that copy queues between two machines. Imports no torch.
 
 A pair is one writer and one reader of a queue. If they are on different machines, full slots are sent to the reader's
-machine, the reader's results are sent back, and each machine sends the numbers of the slots that it took and put.
+machine, and the reader's results are sent back.
 
-If the stacked image planes of a row continue those of the row before, only the newest plane is sent. The planes are
-compared first, so the receiver restores exact copies.
+In stacked images, most planes repeat those of the row before. Such planes are not sent, and the receiver restores them.
 """
 
 from __future__ import annotations
@@ -22,16 +21,16 @@ from polyplay.core.shared_memory import Ring, memory_barrier
 
 
 def words(pictures: np.ndarray) -> np.ndarray:
-    """View stacks of k image planes as [..., k, n]. For speed, use 8-byte words if a plane's size is divisible by 8."""
+    """View stacks of k image planes as [..., k, n], where n counts 8-byte words if possible, else bytes."""
     flat = pictures.reshape(*pictures.shape[:-2], -1)
     return flat.view(np.uint64) if flat.shape[-1] % 8 == 0 else flat
 
 
 @cached_njit()
 def pack_planes(rows: np.ndarray, whole: np.ndarray, planes: np.ndarray) -> int:
-    """Pack stacks of image planes in rows [T, B, k, n] for sending. Return the number of packed planes. `whole`, uint8
-    [T, B], is set to 1 where a row's stack does not continue that of the row before. `planes` [≤ T·B·k, n] gets all k
-    planes of these rows, and the newest plane of the other rows.
+    """Pack stacks of image planes in rows [T, B, k, n] for sending. Return the number of packed planes.
+    `whole`: uint8 [T, B], set to 1 for each row whose stack does not continue the stack of the row before, else to 0.
+    `planes`: array [≤ T·B·k, n] for the packed planes: all k planes of rows with 1, the newest plane of other rows.
     """
     T, B, k, n = rows.shape
     at = 0
@@ -54,7 +53,7 @@ def pack_planes(rows: np.ndarray, whole: np.ndarray, planes: np.ndarray) -> int:
 
 @cached_njit()
 def unpack_planes(rows: np.ndarray, whole: np.ndarray, planes: np.ndarray) -> None:
-    """Write the rows that `pack_planes` packed. whole[0] must be all 1."""
+    """Restore `rows` from the arrays that `pack_planes` wrote. All of whole[0] must be 1."""
     T, B, k, _ = rows.shape
     at = 0
     for t in range(T):
@@ -68,23 +67,23 @@ def unpack_planes(rows: np.ndarray, whole: np.ndarray, planes: np.ndarray) -> No
 
 
 class SlotContent(Protocol):
-    """Arrays in the slots of a queue, as flows between machines read and write them."""
+    """Gives flows between machines access to the arrays in the slots of a queue."""
 
     def cells(self, slots: slice) -> list[np.ndarray]:
-        """Return the small arrays (such as marks) of these slots, which are sent once when a flow starts."""
+        """Return small arrays of these slots, such as marks. They are sent once, when a flow starts."""
 
     def put(self, slot: int) -> list[np.ndarray]:
-        """Return the arrays of a slot that its writer filled."""
+        """Return the arrays of a slot that the slot's writer has filled."""
 
     def left(self, slot: int) -> list[np.ndarray]:
-        """Return the arrays of a slot into which its reader wrote results."""
+        """Return the arrays of a slot that the slot's reader has written, such as new priorities."""
 
     def land(self, part: int, slot: int, arrays: list[np.ndarray]) -> None:
-        """Write received arrays into a slot. part: SLOT for the writer's data, BACK for the reader's results."""
+        """Write received arrays into a slot. `part`: SLOT for arrays of the writer, BACK for arrays of the reader."""
 
 
 class RolloutContent:
-    """Arrays in the slots of rollouts: the actor's incarnation, the rows, and images packed by `pack_planes`."""
+    """Access to the slots of a RolloutQueue. Stacks of images are sent as packed by `pack_planes`."""
 
     def __init__(self, queue: RolloutQueue):
         self.queue = queue
@@ -123,9 +122,8 @@ class RolloutContent:
 
 
 class Pair(Flow):
-    """Flow of slots between a writer and a reader. Each side takes slot numbers from one ring buffer, and puts slot
-    numbers into another. The token counts the numbers that this side took and put. A new count of taken numbers is sent
-    only with the next put or checkpoint request, because the other side does not need the count earlier.
+    """Flow of slots between a writer and a reader on different machines. Each side takes slot numbers from one ring
+    buffer, and puts slot numbers into another. The token has the counts of numbers that this side took and put.
     """
 
     both = True
@@ -143,9 +141,10 @@ class Pair(Flow):
         return (full, empty) if gives else (empty, full)
 
     def token(self, gives: bool) -> tuple[int, int]:
-        """Return how many slot numbers this side took and put. The data of these slots is read only afterwards."""
+        """Return how many slot numbers this side took and put."""
         written, read = self._rings(gives)
         look = gives, int(written._tail[0]), int(self.queue._asked[self._asks])
+        # a new count of taken numbers is sent with the next put or request: the other side does not need it earlier
         if look != self._looked:
             memory_barrier()
             self._looked, self._last = look, (int(read._head[0]), look[1])
@@ -161,7 +160,7 @@ class Pair(Flow):
         yield RINGS, 0, [np.concatenate([new, written._ring])]
 
     def begin(self, gives: bool, token: tuple[int, int]) -> Iterator[Piece]:
-        """Yield the full slots, then the ring buffers in the state of `token`, which may be older than the present."""
+        """Yield the full slots, then the ring buffers. `token` is the state of the ring buffers to send."""
         queue, (taken, put) = self.queue, token
         empty, full = np.array(queue._rings[0, self.i]), np.array(queue._rings[1, self.i])
         mine, theirs = (full, empty) if gives else (empty, full)
@@ -188,7 +187,7 @@ class Pair(Flow):
             self.slots.land(part, i, arrays)
 
     def _replay(self, numbers: np.ndarray, gives: bool) -> None:
-        """Take and put on this side the slot numbers that the other side took and put."""
+        """Apply the other side's takes and puts to the ring buffers on this side."""
         (taken, put), ring = numbers[:2].tolist(), numbers[2:]
         read, written = self._rings(gives)  # as the other side sees them
         memory_barrier()
@@ -199,8 +198,8 @@ class Pair(Flow):
 
 
 def queue_flows(queue: SharedQueue, per: int, slots: SlotContent) -> list[Flow]:
-    """Return a flow for each pair of a writer and a reader, then one for each writer's answers to checkpoint requests.
-    per: number of pairs per writer.
+    """Return the flows of a queue: one for each pair of a writer and a reader, and one for each writer's answers to
+    checkpoint requests. `per`: number of pairs per writer.
     """
     pairs = [(End("out", i // per), End("source", i % queue.readers)) for i in range(len(queue._full))]
     flows: list[Flow] = [Pair(queue, i, *ends, slots) for i, ends in enumerate(pairs)]
@@ -210,7 +209,7 @@ def queue_flows(queue: SharedQueue, per: int, slots: SlotContent) -> list[Flow]:
 
 
 def asking(queue: SharedQueue, r: int, *first: np.ndarray) -> Cells:
-    """Return the flow of reader `r`'s checkpoint requests to its writers. first: arrays to send before each request."""
+    """Return the flow that sends reader `r`'s checkpoint requests to its writers, after the arrays `first`."""
     asks = len(queue._asked)
     writers = [End("out", w) for w in range(r, len(queue.answered), asks)]
     return Cells(End("source", r), writers, [*first, queue._last[r : r + 1], queue._asked[r : r + 1]])

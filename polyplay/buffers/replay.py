@@ -1,4 +1,4 @@
-"""Options of a replay (memory of past experience, from which batches are drawn), and saving of replay buffers."""
+"""Options of a replay (memory of past experience, from which batches are drawn), and functions that save its buffer."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ HEADROOM = 8  # a soft replay has room for 1/HEADROOM more than its capacity
 
 
 class Proportional(NamedTuple):
-    """Options of prioritized draws. An item is drawn with probability P = p^α / Σ p^α, where p is its priority (Schaul
-    et al. 2016; 0^α = 0 for every α). Importance weights are (N·P)^-β, divided by the largest in the batch.
+    """Options of prioritized replay (Schaul et al. 2016). An item with priority p is drawn with probability P = p^α / Σ
+    p^α, where 0^α is 0 for every α. Its importance weight is (N·P)^-β, divided by the largest weight in the batch.
 
-    first: initial priority of an item. "max": the largest priority so far. "td": the TD error |G + D·value - chosen|
-        from the outputs of the acting policy (Ape-X), or η·max + (1 - η)·mean of a sequence's TD errors (R2D2).
-    rescale: ε of the loss's value rescaling, or 0 for no rescaling.
-    mixture: u, by which items are drawn with probability (1 - u)·P + u/N.
+    `first`: initial priority of an item. "max": the largest priority so far. "td": the TD error that follows from the
+        outputs of the acting policy (Ape-X). For a sequence, it is η·max + (1 - η)·mean of the TD errors (R2D2).
+    `rescale`: ε of the loss's value rescaling, or 0 for no rescaling.
+    `mixture`: u. With u > 0, items are drawn with probability (1 - u)·P + u/N.
     """
 
     alpha: float = 0.6
@@ -55,11 +55,11 @@ class Proportional(NamedTuple):
 
 @dataclass(frozen=True)
 class Replay:
-    """Replay from which batches of past experience are drawn. It holds the last `capacity` transitions of `lanes`
-    parallel environments.
+    """Options of a replay buffer, from which batches of past experience are drawn. The buffer holds the last `capacity`
+    transitions of `lanes` parallel environments.
 
-    An item of a batch is a transition of `n_step` steps. With `sequence` = m > 0, an item is instead a sequence of
-    `burn_in` rows, m rows to train on, and n_step further rows. No item spans two episodes.
+    A batch consists of items. By default, an item is a transition of `n_step` steps. If `sequence` is not 0, an item
+    has `burn_in` rows, then `sequence` rows to train on, then `n_step` further rows. No item spans two episodes.
     """
 
     # fields of a stored row: obs, action, reward, first, terminated, truncated, version, … (rollout_queue.row_spec)
@@ -86,9 +86,9 @@ class Replay:
 
     @classmethod
     def of(cls, envs: Envs, network: PolicyLike, sampler: Proportional | None = None, **options: Any) -> Replay:
-        """Return the description of a replay for these environments and this network. A row of stacked images stores
-        only the newest plane. The network's values are stored only if initial priorities need them. options: other
-        fields of Replay, and `lanes` if the number differs from `envs.lanes`.
+        """Return the options of a replay for these environments and this network. Of a stack of images, each row stores
+        only the newest plane. `options`: further fields of Replay, such as `capacity`. By default, `lanes` is
+        `envs.lanes`.
         """
         spec = envs.spec
         left = {"agent"} if sampler and sampler.first == "td" else {"agent", "value", "chosen"}
@@ -129,9 +129,9 @@ class Replay:
         return f"{self.batch} {what}{f' of {self.n_step} steps' if self.n_step > 1 else ''}"
 
     def limit(self, inserted: int) -> int:
-        """Return the largest number of items to hold after N = `inserted` insertions: `capacity` or, if smaller, the
-        size c (1 + 0.4 ((N / c)^0.75 - 1) / 0.75) of a window that grows from c = `grows_from` items (KataGo: Wu 2019,
-        appendix C, with c = 250,000).
+        """Return the largest number of items to hold after N = `inserted` insertions. It is `capacity`, or the size of
+        a growing window if that is smaller. A window that grows from c = `grows_from` items has c (1 + 0.4 ((N /
+        c)^0.75 - 1) / 0.75) items (KataGo: Wu 2019, appendix C, with c = 250,000).
         """
         c = self.grows_from
         grown = c * (1 + BETA * ((inserted / c) ** ALPHA - 1) / ALPHA) if 0 < c < inserted else inf
@@ -150,7 +150,7 @@ class Replay:
 
     @property
     def window(self) -> int:
-        """Number of rows that must follow the first trained row of an item."""
+        """Number of rows that an item needs after its first trained row."""
         return self.sequence + self.n_step - 1 if self.sequence else self.n_step
 
     @property
@@ -176,7 +176,7 @@ class Replay:
         return bool(self.stack) and inside and len(leaf.shape) > 1 and leaf.shape[0] == self.stack
 
     def bytes(self, batches: bool = True) -> int:
-        """Return the bytes of RAM that a full replay takes. batches: include the arrays for drawn batches."""
+        """Return the memory of a full replay in bytes. `batches`: whether to count the arrays for drawn batches."""
         slots, total = self.lanes * self.rows, 0
         for path, leaf in tree.leaves(self.spec):
             stacked = self.stacked(path, leaf)
@@ -187,7 +187,7 @@ class Replay:
         return total + (self.buffers * tree.nbytes(self.drawn()) if batches else 0)
 
     def drawn(self) -> Spec:
-        """Return the fields of a batch with their full shapes, including [B]. See docs/concepts/replay.md."""
+        """Return the fields of a batch, with their full shapes. See docs/concepts/replay.md."""
         B = self.batch
         if self.sequence:
             rows = tree.widen(self.spec, (self.length, B))
@@ -199,8 +199,8 @@ class Replay:
         return {**rows, **extras, "weight": Field((B,), "float32"), "id": Field((B,), "int64")}
 
     def open(self, seed: int, batches: bool = True) -> ReplayBuffer:
-        """Return an empty replay buffer, for use in one thread. seed: number that determines all draws. batches:
-        whether to allocate arrays for drawn batches. If False, each call of `sample` must pass arrays as `into`.
+        """Return an empty replay buffer, for use in one thread. `seed` determines all draws. With batches=False, the
+        buffer has no arrays for drawn batches, and each call of `sample` must pass arrays as `into`.
         """
         from polyplay.buffers.replay_buffer import ReplayBuffer
 
@@ -239,7 +239,7 @@ FREE_SPACE = ("batch", "gamma", "reward", "scale", "start", "ratio", "slack", "b
 
 
 def save_buffer(buffer: ReplayBuffer, directory: Path) -> None:
-    """Write a replay buffer's state into `directory`. This state determines all future draws. Raises OSError."""
+    """Write the state of a replay buffer, with its random generator, into `directory`. Raises OSError."""
     directory.mkdir(parents=True, exist_ok=True)
     for left in directory.glob("*.safetensors"):  # from a process that was killed while writing
         left.unlink()
@@ -257,8 +257,8 @@ def save_buffer(buffer: ReplayBuffer, directory: Path) -> None:
 
 
 def load_buffer(buffer: ReplayBuffer, directory: Path) -> None:
-    """Restore the saved state of a replay buffer exactly. Raises UserError if files are damaged, or if the saved replay
-    has other options.
+    """Restore the state that `save_buffer` wrote. Raises UserError if files are damaged, or if the saved replay has
+    another `layout`.
     """
     head, parts = _head(directory, (buffer.replay,)), _parts(buffer)
     for file in head["files"]:
@@ -275,13 +275,13 @@ def load_buffer(buffer: ReplayBuffer, directory: Path) -> None:
 
 
 def check_saved(root: Path, replays: Sequence[Replay]) -> None:
-    """Raise UserError if a replay in a checkpoint cannot be loaded into any of `replays`."""
+    """Raise UserError if a checkpoint has a replay that none of `replays` can load."""
     for index in sorted(root.glob(f"replay/*/{INDEX}")):
         _head(index.parent, replays)
 
 
 def _head(directory: Path, replays: Sequence[Replay]) -> dict[str, Any]:
-    """Return the content of a saved replay's replay.json. Raises UserError if none of `replays` has the same layout."""
+    """Return the content of a saved replay's replay.json. Raises UserError if none of `replays` can load the replay."""
     try:
         head = json.loads((directory / INDEX).read_text("utf-8"))
     except (OSError, ValueError) as e:
@@ -308,12 +308,11 @@ def _read(path: Path, checksum: int) -> dict[str, np.ndarray]:
 
 
 def _description(replay: Replay) -> dict[str, Any]:
-    """Convert the description of a replay to JSON values."""
     return json.loads(json.dumps(asdict(replay)))
 
 
 def layout(replay: Replay) -> dict[str, Any]:
-    """Return the fields in which two replays must agree, so that one can load the files of the other."""
+    """Return the options that must be equal if one replay is to load the saved files of another."""
     return {k: v for k, v in _description(replay).items() if k not in FREE_SPACE}
 
 

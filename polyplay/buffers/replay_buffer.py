@@ -1,20 +1,15 @@
-"""Replay buffer: memory of the experience of many lanes (parallel environments), from which batches of items are drawn.
+"""Replay buffer: past experience of many lanes (parallel environments), from which batches of items are drawn.
 
-An item is a transition or a sequence of rows. Rows (data of one step of a lane) are added as the acting loop wrote them
-(docs/concepts/rows.md). Each item has an id, which later items in the same slot do not reuse. Only one thread may use a
-buffer. See docs/concepts/replay.md.
+An item is a transition or a sequence of rows. A row is the data of one step of a lane (docs/concepts/rows.md). Each
+item has a unique id, although later items reuse its slot. Only one thread may use a buffer. See
+docs/concepts/replay.md.
 
-The rows of a lane are numbered from 0. Row u lies in slot lane·R + u mod R, where R is the number of slots per lane.
-The window of a row is the `window` rows after it, or fewer if the episode ends before. A row is pending until its
-window is complete, and then "live" (may be drawn). All rows of a window are from one episode:
+Each lane has a ring buffer of R slots. Its rows are numbered from 0, and row u of lane l is in slot l·R + u mod R.
 
-- An ordinary row u completes the window of row u - window.
-- A terminated or truncated row completes the windows of all pending rows. Such windows have fewer rows.
-- A first row after an interrupted episode completes the windows of this episode's pending rows. These windows end with
-  the episode's last observed row.
+The window of a row is the `window` rows after it, or fewer if the episode ends or is interrupted before. While its
+window is incomplete, a row is pending. After that, it is live: an item that starts with it may be drawn.
 
-One byte per row stores the row's flags, such as LIVE. An EXTRA row only holds a plane of an image stack, and never
-starts an item.
+A byte per row has flags, such as LIVE. An EXTRA row only holds one plane of an image stack, and no item starts with it.
 """
 
 from __future__ import annotations
@@ -50,7 +45,7 @@ SIZE, STEPS, INSERTED, EVICTED, NEVER_SAMPLED, ARRIVALS, SAMPLED, LATE = range(8
 
 
 class ItemIndex(NamedTuple):
-    """Counters and flags of every lane's rows, and ids of the items that start with these rows."""
+    """Numbers, flags and item ids of the rows in a replay buffer."""
 
     lane: np.ndarray  # int64 [5, lanes], row numbers: head, tail, episode's start, first pending row, last ANCHOR row
     counts: np.ndarray  # int64 [8]: numbers of items and rows, from SIZE to LATE
@@ -63,7 +58,7 @@ class ItemIndex(NamedTuple):
 
 @inlined
 def _slot(base: int, R: int, p: int, back: int) -> int:
-    """Return the slot that is `back` rows before position p in the ring buffer of R slots from slot `base`."""
+    """Return the slot `back` rows before position `p` in the ring buffer of R slots from slot `base`."""
     return base + (p - back if p >= back else p - back + R)
 
 
@@ -72,22 +67,22 @@ def append_rows(
     index: ItemIndex, given: tuple[np.ndarray, ...], kinds: np.ndarray, lanes: np.ndarray, anchored: bool,
     shape: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, int]:  # fmt: skip
-    """Add rows to the index. Return their slots and all changes.
+    """Add rows to the index, and update which rows are live (may be drawn).
 
-    given: first, terminated and truncated of the rows, bool [T, B].
-    kinds: how to rebuild the rows' stacks, uint8 [T, B], see stack_kinds.
-    lanes: lane of each column of rows, int64 [B].
-    anchored: whether the recurrent states before row 0 are given.
-    shape: slots per lane, planes in a stack, window, burn-in and period, int64 [5]. With period 0, every row may be
+    `given`: flags `first`, `terminated` and `truncated` of the rows, each bool [T, B].
+    `kinds`: result of `stack_kinds` for the rows, uint8 [T, B].
+    `lanes`: lane of each column of rows, int64 [B].
+    `anchored`: whether the recurrent states before row 0 are given.
+    `shape`: slots per lane, planes in a stack, window, burn-in and period, int64 [5]. With period 0, every row may be
         drawn, otherwise only rows with the flag ITEM.
 
-    The results are:
+    Return:
 
     - the slots of the rows, [T, B];
-    - planes to store in EXTRA rows, [n, 3], as (slot, index in the T·B rows, plane);
-    - slots of rows that became live;
-    - slots of rows that are no longer live (a slot in both lists has a new live row);
-    - the index in the T·B rows of a row whose stack does not continue that of the row before, or -1.
+    - the planes to store in EXTRA rows, [n, 3]: slot, number of the row among the T·B rows, and number of the plane;
+    - the slots of rows that became live;
+    - the slots of rows that are no longer live (a slot in both lists has a new live row);
+    - the number of a row whose stack does not continue the stack of the row before, or -1.
     """
     lane, counts, flags, older, ids, arrival = index  # unpacked once: every access to a tuple's field counts references
     R, k, window, burn_in, period = shape[0], shape[1], shape[2], shape[3], shape[4]
@@ -169,8 +164,8 @@ def append_rows(
 
 @inlined
 def _item(flags: np.ndarray, base: int, R: int, p: int, flag: int, since: int, burn_in: int, period: int) -> int:
-    """Return ITEM if the trained rows of a sequence may start with the row at position p, else 0.
-    since: number of earlier rows of the episode.
+    """Return ITEM if a sequence's trained rows may start with the row at position p, else 0.
+    `since`: number of earlier rows of the episode.
     """
     after_anchor = near_start = False
     if since <= burn_in and since % period == 0:
@@ -185,7 +180,7 @@ def _complete(
     flags: np.ndarray, arrival: np.ndarray, base: int, R: int, u: int, p: int, begin: int, end: int, period: int,
     added: np.ndarray, n: int, arrivals: int,
 ) -> tuple[int, int]:  # fmt: skip
-    """Make the pending rows `begin` to `end` - 1 live. Return the updated n and arrivals."""
+    """Make the pending rows `begin` to `end` - 1 live."""
     for row in range(begin, end):
         slot = _slot(base, R, p, u - row)
         if not period or flags[slot] & ITEM:
@@ -201,7 +196,7 @@ def _retire(
     flags: np.ndarray, arrival: np.ndarray, base: int, R: int, u: int, p: int, tail: int, last: int,
     removed: np.ndarray, n: int, arrivals: int, never: int,
 ) -> tuple[int, int, int, int]:  # fmt: skip
-    """Clear the LIVE flags of the rows `tail` to `last` of a lane. Return the updated tail, n, arrivals and never."""
+    """Clear the LIVE flags of the rows `tail` to `last` of a lane."""
     while tail <= last:
         slot = _slot(base, R, p, u - tail)
         n, arrivals, never = _drop(flags, arrival, slot, removed, n, arrivals, never)
@@ -213,7 +208,7 @@ def _retire(
 def _drop(
     flags: np.ndarray, arrival: np.ndarray, slot: int, removed: np.ndarray, n: int, arrivals: int, never: int
 ) -> tuple[int, int, int]:
-    """Clear the LIVE flag of a row. Return the updated n, arrivals and never (number of never sampled rows)."""
+    """Clear the LIVE flag of a row. `never` counts removed rows that were never sampled."""
     if flags[slot] & LIVE:
         never += 0 if flags[slot] & DRAWN else 1
         arrivals -= arrival[slot]
@@ -250,7 +245,7 @@ def remove_oldest(index: ItemIndex, excess: int, R: int) -> np.ndarray:
 
 @compiled
 def _skip(at: int, R: int, tail: np.ndarray, pending: np.ndarray, flags: np.ndarray) -> None:
-    """Move the tail of a lane to the lane's oldest live row, or to the first pending row if no row is live."""
+    """Move the tail of a lane to its oldest live row. If no row is live, move it to the first pending row."""
     while tail[at] < pending[at] and not flags[at * R + tail[at] % R] & LIVE:
         tail[at] += 1
 
@@ -276,9 +271,9 @@ def draw_evenly(rng: np.ndarray, n: int, R: int, index: ItemIndex) -> np.ndarray
 def n_step_windows(
     slots: np.ndarray, R: int, n: int, gamma: float, form: int, scale: float, flags: np.ndarray, reward: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return three arrays [B] for the n-step windows that start in `slots` [B]: the slot of the last row, the return
-    G = scale·Σ γʲ·r, and the discount D. D is γᵐ for m ≤ n steps, or 0 where the episode terminated.
-    form: whether r is the reward (0), the reward limited to ±1 (1), or the reward's sign (2).
+    """Return the n-step windows that start in `slots` [B], as three arrays [B]: the slot of the window's last row, the
+    return G = scale·Σ γʲ·r, and the discount D. After m ≤ n steps, D is γᵐ, or 0 if the episode terminated.
+    `form`: whether r is the reward (0), the reward limited to ±1 (1), or the reward's sign (2).
     """
     end = np.empty(slots.size, np.int64)
     total, discount = np.empty(slots.size, np.float32), np.empty(slots.size, np.float32)
@@ -303,7 +298,7 @@ def n_step_windows(
 
 @compiled
 def plane_slots(slots: np.ndarray, R: int, k: int, older: np.ndarray, empty: int) -> np.ndarray:
-    """Return the slots of the k planes of each row's stack, oldest first, int64 [n, k]. empty: slot of a zero plane."""
+    """Return the slots of the k planes of each row's stack, oldest first, int64 [n, k]. `empty`: slot with zeros."""
     out = np.empty((slots.size, k), np.int64)
     for i in range(slots.size):
         slot = slots[i]
@@ -320,15 +315,15 @@ def plane_slots(slots: np.ndarray, R: int, k: int, older: np.ndarray, empty: int
 
 
 def _as_words(array: np.ndarray, lead: int) -> np.ndarray:
-    """View all dimensions after the first `lead` as one dimension, of 8-byte words if possible, else of bytes."""
+    """Flatten all dimensions after the first `lead`, and view them as 8-byte words if possible, else as bytes."""
     whole = np.ascontiguousarray(array).reshape(*array.shape[:lead], -1)
     return whole.view(np.uint64 if whole.shape[-1] * whole.itemsize % 8 == 0 else np.uint8)
 
 
 @compiled
 def _goes_on(rows: np.ndarray, last: np.ndarray, begun: np.ndarray) -> np.ndarray:
-    """Return for each of `rows` [T, B, k, n] whether its older planes are in the row before, bool [T, B].
-    last: the rows before `rows`, [B, k, n]. begun: see stack_kinds.
+    """Return whether each row's image stack continues the stack of the row before, bool [T, B].
+    `rows`: [T, B, k, n]. `last`: the rows before `rows`, [B, k, n]. `begun`: see stack_kinds.
     """
     T, B, k, n = rows.shape
     found = np.empty((T, B), np.bool_)
@@ -343,11 +338,11 @@ def _goes_on(rows: np.ndarray, last: np.ndarray, begun: np.ndarray) -> np.ndarra
 
 
 def stack_kinds(stacks: list[tuple[np.ndarray, np.ndarray]], begun: np.ndarray, T: int) -> np.ndarray:
-    """Return how to rebuild each row's older planes, uint8 [T, B]: CONTINUES, ZEROS, REPEAT or STORED. This constant is
-    the same for all stacked fields of a row.
+    """Return how the older planes of each row's image stacks can be rebuilt, uint8 [T, B]: CONTINUES, ZEROS, REPEAT or
+    STORED.
 
-    stacks: for each stacked field, the new rows [T, B, k, …] and each lane's last earlier row [B, k, …].
-    begun: whether a lane has earlier rows, bool [B].
+    `stacks`: for each field with stacks, the new rows [T, B, k, …] and the last earlier row of each lane [B, k, …].
+    `begun`: whether a lane has earlier rows, bool [B].
     """
     possible = np.full((T, len(begun)), 15)
     for rows, ends in stacks:
@@ -370,13 +365,13 @@ Leaves = dict[str, np.ndarray]  # arrays by path in a tree
 
 
 class Columns:
-    """Arrays of the rows' fields, by path. An array of stacked images has the newest plane of the row in each slot,
-    then a zero plane. `last` has each lane's newest complete stacks.
+    """Arrays of the rows' fields, by path. Each slot has the data of one row. For an image stack, it has only the
+    newest plane. `last` has the complete stacks of each lane's newest row.
     """
 
     def __init__(self, replay: Replay):
         self.k, self.R = replay.stack, replay.rows
-        n = self.empty = replay.lanes * replay.rows
+        n = self.empty = replay.lanes * replay.rows  # last slot of stacks: a plane of zeros
         fields = {p: f for p, f in tree.leaves(replay.spec) if p not in FLAGS}
         stacks = {p: f for p, f in fields.items() if replay.stacked(p, f)}
         shapes = {p: (n, *f.shape) for p, f in fields.items()} | {p: (n + 1, *f.shape[1:]) for p, f in stacks.items()}
@@ -384,7 +379,7 @@ class Columns:
         self.last: Leaves = {p: np.zeros((replay.lanes, *f.shape), f.dtype) for p, f in stacks.items()}
 
     def put(self, rows: Leaves, lanes: np.ndarray, slots: np.ndarray, extra: np.ndarray) -> None:
-        """Write rows [T, B, …] into slots [T, B], and planes into EXTRA rows (`extra`, see append_rows)."""
+        """Write rows [T, B, …] into slots [T, B]. `extra`: planes to write into EXTRA rows, see `append_rows`."""
         for path, array in self.arrays.items():
             array[slots] = rows[path][:, :, -1] if path in self.last else rows[path]
         for path, last in self.last.items():
@@ -394,8 +389,8 @@ class Columns:
                 self.arrays[path][extra[:, 0]] = rows[path][t, b, extra[:, 2]]
 
     def take(self, slots: np.ndarray, older: np.ndarray, parts: dict[str, int | slice], batch: Batch) -> None:
-        """Read the rows in `slots` [T, B] into a batch.
-        parts: path → which of the T rows to read. All T rows of image stacks are read.
+        """Read the rows in `slots` [T, B] into a batch. `parts`: for each path, which of the T rows to read. Fields
+        with image stacks are always read from all T rows.
         """
         planes = slots
         if self.last:
@@ -420,9 +415,9 @@ class Columns:
 
 @compiled
 def sequence_rows(slots: np.ndarray, T: int, R: int, burn_in: int, flags: np.ndarray) -> tuple[np.ndarray, ...]:
-    """Return three arrays [T, B] for items whose first trained row is in slots [B]: the slot of each row, int64;
-    whether the row belongs to the episode and is not filler, bool; and whether the transition to the item's next row
-    exists, bool.
+    """Return the rows of sequences whose first trained rows are in slots [B], as three arrays [T, B]: the slot of each
+    row, int64; whether the row belongs to the episode (otherwise it is filler), bool; and whether a transition leads
+    from the row to the next row, bool.
     """
     B = slots.size
     at, real, valid = np.empty((T, B), np.int64), np.empty((T, B), np.bool_), np.empty((T, B), np.bool_)
@@ -447,7 +442,7 @@ def sequence_rows(slots: np.ndarray, T: int, R: int, burn_in: int, flags: np.nda
 
 
 class RecurrentStates:
-    """Stored recurrent states [lanes · anchors + 1, …] by path. The last one is the zero state of a new episode."""
+    """Stored recurrent states by path, [lanes · anchors + 1, …]. The last one is the zero state of a new episode."""
 
     def __init__(self, replay: Replay, index: ItemIndex):
         self.index, self.R, self.anchors, self.every = index, replay.rows, replay.anchors, replay.every
@@ -463,7 +458,7 @@ class RecurrentStates:
         return lanes * self.anchors + number // self.every % self.anchors
 
     def put(self, state: Batch, slots: np.ndarray) -> None:
-        """Store the recurrent states [B, …] before those rows in slots [B] that have the flag ANCHOR."""
+        """Store the recurrent states [B, …] before those rows in `slots` [B] that have the flag ANCHOR."""
         anchors = self.index.flags[slots] & ANCHOR > 0
         if self.arrays and anchors.any():
             at = self._at(slots[anchors])
@@ -471,8 +466,8 @@ class RecurrentStates:
                 self.arrays[path][at] = np.asarray(leaf)[anchors]
 
     def take(self, slots: np.ndarray, begins: np.ndarray) -> Batch:
-        """Return the recurrent states [B, …] before the rows in slots [B]. Where an episode starts (begins, bool [B]),
-        the state is 0.
+        """Return the recurrent states [B, …] before the rows in `slots` [B]. They are 0 where `begins`, bool [B], is
+        true.
         """
         if not self.arrays:
             return {}
@@ -485,11 +480,11 @@ BITS = dict(zip(FLAGS, (FIRST, TERMINATED, TRUNCATED), strict=True))  # field �
 
 
 class BadPriority(ValueError):
-    """Raised, before any priority changes, if a new priority for a replay is NaN, negative or infinite."""
+    """Raised if a new priority is NaN, negative or too large. No priorities have changed then."""
 
 
 def wrong_priority(ids: np.ndarray, priority: np.ndarray) -> str:
-    """Describe the first priority that is NaN, negative or infinite. Return "" if all are valid."""
+    """Describe the first priority that is NaN, negative or too large. Return "" if all are valid."""
     wrong = np.flatnonzero(~((priority >= 0.0) & (priority <= MOST)))
     if not len(wrong):
         return ""
@@ -498,7 +493,7 @@ def wrong_priority(ids: np.ndarray, priority: np.ndarray) -> str:
 
 
 class ReplayBuffer:
-    """Replay buffer, from which batches of past experience are drawn. replay: options of the buffer."""
+    """Replay buffer, from which batches of past experience are drawn. `replay`: its options."""
 
     def __init__(self, replay: Replay, seed: int, batches: bool = True):
         r, slots = replay, replay.lanes * replay.rows
@@ -544,15 +539,15 @@ class ReplayBuffer:
     def add(
         self, batch: Batch, lanes: Sequence[int] | np.ndarray | slice, state: Batch | None = None, overlap: bool = False
     ) -> float:
-        """Add rows [T, B, …] of B `lanes` (int array or slice). Over all calls, the rows of each lane must come in
-        order. Return the number of agent steps in these rows.
+        """Add rows [T, B, …] of B lanes, and return the number of their agent steps. The rows of each lane must come in
+        order.
 
-        state: recurrent state before row 0, [B, …].
-        overlap: whether the next call repeats the last row as its first row. The agent steps of the last row are then
-            counted by this call, but the row is stored by the next call.
+        `lanes`: numbers of the lanes, int array or slice.
+        `state`: recurrent state before row 0, [B, …].
+        `overlap`: whether the next call begins with this call's last row. Only the next call then stores this row.
 
-        Raises ValueError if a lane is repeated, or if a stack does not continue the row before. Raises NotFinite if
-        initial priorities computed from the rows are not finite.
+        Raises ValueError if a lane is repeated, or if a stack does not continue the stack of the row before. Raises
+        NotFinite if initial priorities are not finite.
         """
         T = len(batch["first"]) - overlap
         if self.most < T:
@@ -592,8 +587,8 @@ class ReplayBuffer:
             self._put(added, first)
 
     def first_priorities(self, slots: np.ndarray) -> np.ndarray | float:
-        """Return the initial priorities of the items in `slots`: one number for all (the largest priority so far), or
-        float64 [n] from the outputs of the acting policy (Ape-X, R2D2). Raises NotFinite if a priority is not finite.
+        """Return the initial priorities of the items in `slots`: the largest priority so far, or the items' TD errors,
+        float64 [n]. Raises NotFinite if a TD error is not finite.
         """
         r, sampler = self.replay, self.sampler
         assert sampler is not None
@@ -612,7 +607,7 @@ class ReplayBuffer:
         return error
 
     def _row_errors(self, slots: np.ndarray, eps: float) -> np.ndarray:
-        """Return |h(G + D·h⁻¹(value)) - chosen| [n] of windows that start in `slots`. eps: ε of h, or 0 to omit h."""
+        """Return TD errors |h(G + D·h⁻¹(value)) - chosen| [n] of windows from `slots`. `eps`: ε of h, or 0 for no h."""
         end, total, discount = n_step_windows(slots, *self.windows)
         ahead = self.columns.arrays["value"][end]
         ahead = unscale(ahead, eps) if eps else ahead
@@ -621,14 +616,14 @@ class ReplayBuffer:
         return np.abs(goal - self.columns.arrays["chosen"][slots]).astype(np.float64)
 
     def _put(self, slots: np.ndarray, priority: np.ndarray | float) -> None:
-        """Set the priorities of slots: float64 [n], or one number for all. Priority 0 excludes a slot from draws."""
+        """Set the priorities of `slots`: float64 [n], or one number for all. A slot with priority 0 is never drawn."""
         if self.sampler is not None and len(slots):
             alpha = self.sampler.alpha
             mass = np.asarray(priority**alpha if alpha else priority > 0, np.float64)
             self.tree.put(slots, mass if mass.ndim else np.full(len(slots), mass))
 
     def trim(self) -> int:
-        """Remove the oldest items beyond a soft capacity or a growing window's limit. Return their number."""
+        """Remove the oldest items beyond `Replay.limit`. Return the number of removed items."""
         removed = remove_oldest(self.index, self.size - self.replay.limit(self.inserted), self.R)
         self._put(removed, 0.0)
         return len(removed)
@@ -640,8 +635,8 @@ class ReplayBuffer:
     # the two may continue, however many rows are added at once. `drawn` and `batch` are counted in trained rows.
 
     def due(self, batches: int = 1, coming: float = 0.0) -> bool:
-        """Tell whether `ratio` allows learning to sample `batches` more batches after `coming` more agent steps. With
-        batches=0, tell whether `ratio` allows the batches that were sampled so far.
+        """Tell whether learning may draw `batches` more batches without exceeding `Replay.ratio`, once `coming` more
+        agent steps are added. Before the first `Replay.start` agent steps, it may not.
         """
         r, counts = self.replay, self.index.counts
         if self.steps < r.start or not counts[SIZE]:
@@ -653,15 +648,15 @@ class ReplayBuffer:
 
     @property
     def room(self) -> bool:
-        """Whether acting may add whole rollouts, because learning is less than `slack` batches behind `ratio`."""
+        """Whether acting may add more rollouts. It must wait if learning is `slack` or more batches behind `ratio`."""
         return self.replay.ratio is None or not self.due(self.replay.slack)
 
     def sample(self, left: float = 1.0, into: Batch | None = None) -> Batch:
-        """Draw a batch of items, see docs/concepts/replay.md. The batch's arrays are valid until `buffers` further
-        calls. Raises ValueError if no item may be drawn.
+        """Draw a batch of items, see docs/concepts/replay.md. Its arrays are valid until `Replay.buffers` further
+        calls. Raises ValueError if the buffer has no items.
 
-        left: remaining fraction of the run, which determines β.
-        into: arrays of the caller into which to write the batch, with the shapes of `Replay.drawn`.
+        `left`: remaining fraction of the run, which determines β.
+        `into`: arrays for the batch, with the shapes of `Replay.drawn`. None: use arrays of the buffer.
         """
         r, index, n = self.replay, self.index, self.replay.batch
         if not index.counts[SIZE]:
@@ -687,7 +682,7 @@ class ReplayBuffer:
         return into
 
     def _draw(self, sampler: Proportional, left: float) -> tuple[np.ndarray, np.ndarray]:
-        """Draw slots in proportion to p^α. Return the slots, int64 [n], and importance weights, float32 [n]."""
+        """Draw slots by their priorities. Return the slots, int64 [n], and importance weights, float32 [n]."""
         n, u = self.replay.batch, sampler.mixture
         slots = self.tree.draw(self.rng, n, sampler.stratified)
         if u:
@@ -700,8 +695,8 @@ class ReplayBuffer:
         return slots, (weight / weight.max()).astype(np.float32)
 
     def _read_sequences(self, slots: np.ndarray, batch: Batch) -> Batch:
-        """Read each item's burn_in + sequence + n_step rows into a batch. Return the batch's other fields, including
-        the recurrent states before the rows.
+        """Read sequences into the arrays of `batch`. Return the fields that are not read from arrays of rows: flags,
+        `valid` and the recurrent states before the sequences.
         """
         r, index = self.replay, self.index
         at, real, valid = sequence_rows(slots, r.length, self.R, r.burn_in, index.flags)
@@ -713,9 +708,8 @@ class ReplayBuffer:
         return extras | {"valid": valid, "state": self.states.take(at[0], extras["first"][0])}
 
     def update_priorities(self, ids: ArrayLike, priority: ArrayLike) -> int:
-        """Set the priorities [B] of the items with `ids` [B]. For a repeated id, the last priority counts. Return the
-        number of priorities that are late, because their items were already removed. Raises BadPriority, before any
-        change, if a priority is not allowed.
+        """Set the priorities [B] of the items with these `ids` [B]. For a repeated id, the last priority counts. Return
+        the number of ids whose items were already removed. Raises BadPriority if a priority is not allowed.
         """
         ids, given = np.asarray(ids, np.int64), np.asarray(priority, np.float64)
         if ids.ndim != 1 or given.shape != ids.shape:
@@ -743,13 +737,13 @@ class ReplayBuffer:
 
     @property
     def nbytes(self) -> int:
-        """Number of bytes of memory that the buffer uses, including the arrays for drawn batches."""
+        """Memory of the buffer in bytes, including the arrays for drawn batches."""
         parts = (self.index._asdict(), self.columns.arrays, self.columns.last, self.states.arrays)
         priorities = self.tree.nodes.nbytes if self.sampler is not None else 0
         return sum(a.nbytes for part in parts for a in part.values()) + priorities + self._own_nbytes
 
     def metrics(self) -> dict[str, float]:
-        """Return counts since the start, the size and mean age (in agent steps), and estimated priority quantiles."""
+        """Return the buffer's metrics, such as its size and the mean age of its items in agent steps."""
         counts, size, since = self.index.counts, self.size, self.steps - self.replay.start
         evicted = int(counts[EVICTED])
         metrics = {

@@ -1,8 +1,8 @@
-"""Replay worker: a worker process that holds a replay (memory of past experience). Imports no torch.
+"""Replay worker: a process that holds a replay buffer (memory of past experience). Imports no torch.
 
-A replay worker stores the rollouts of some of the actors, keeps drawn batches ready for the learners, and receives new
-priorities from the learners. A replay worker that replaces a lost one has an empty replay, and draws batches only after
-`start` agent steps. Before that, learners use the other replay workers, and batches that the lost worker handed out.
+A replay worker stores the rollouts of some actors, prepares batches for the learners, and receives new priorities from
+them. If a replay worker is lost, its replacement starts with an empty buffer. Until this buffer has received `start`
+agent steps, learners use the other replay workers.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ def report_replay(ctx: WorkerContext, buffer: ReplayBuffer) -> None:
 
 
 def replay_folder(ctx: WorkerContext, index: int | None = None) -> str:
-    """Return the folder of this worker's replay in a checkpoint, or of the replay of worker `index` in this role."""
+    """Return the folder of worker `index`'s replay in a checkpoint. By default, `index` is this worker's."""
     return f"replay/{ctx.role}-{ctx.index if index is None else index}"
 
 
 def restore_replay(ctx: WorkerContext, buffer: ReplayBuffer, replicas: int = 1) -> bool:
-    """Load this worker's replay buffer from the checkpoint of a resumed run. Return False if the buffer starts empty,
-    because the checkpoint lacks the replay of any of the `replicas` workers. Raises UserError.
+    """Load this worker's replay buffer from the checkpoint of a resumed run. If the checkpoint lacks the replay of one
+    of the `replicas` workers, leave the buffer empty and return False. Raises UserError.
     """
     root = checkpoint.open_checkpoint(ctx.resume).path
     path = root / replay_folder(ctx)
@@ -85,8 +85,8 @@ _FRESH, _KEPT = 0, 1
 
 
 class SampleQueue(SharedQueue):
-    """Queue of batches from replay workers to learners, and of new priorities back to the replay workers. The replay
-    workers are the consumers of the rollout queue `queue`, and each replay worker has a replay with options `replay`.
+    """Queue that carries batches from replay workers to learners, and new priorities back. The replay workers take
+    rollouts from `queue`. `replay`: options of each worker's replay buffer.
     """
 
     memory: ClassVar[str] = "replay"
@@ -113,7 +113,7 @@ class SampleQueue(SharedQueue):
         return self._stream.bell(i // self.learners)
 
     def crossing(self) -> Crossing:
-        """Return the flows to other machines, which post the rollout queue's semaphores to wake replay workers."""
+        """Return the flows that connect replay workers and learners on different machines."""
         from polyplay.buffers.queue_flows import asking, queue_flows
 
         memories = [End("out", m) for m in range(self.replay_workers)]
@@ -129,11 +129,11 @@ class SampleQueue(SharedQueue):
         return tree.at(self._items, slot)
 
     def writer(self, m: int, by: int = 0) -> SampleWriter:
-        """Return replay worker `m`'s end of the queue. by: incarnation of the worker, which changes on replacement."""
+        """Return replay worker `m`'s access to the queue. `by`: incarnation (changes if the worker is replaced)."""
         return SampleWriter(self, m, by)
 
     def reader(self, c: int) -> SampleReader:
-        """Return the end of the queue from which learner `c` takes batches."""
+        """Return learner `c`'s access to the queue, from which it takes batches."""
         return SampleReader(self, c)
 
     # ------------------------------------------------------------------------------------ how far learning is
@@ -147,11 +147,11 @@ class SampleQueue(SharedQueue):
 
     @property
     def news(self) -> bool:
-        """Tell whether replay workers have stored more agent steps since learner 0 last called `fresh`."""
+        """Whether replay workers have stored agent steps since the last call of `fresh`."""
         return bool(self._remembering[:, _FRESH].sum() > self._learning[_COUNTED])
 
     def fresh(self, kept: bool = False) -> float:
-        """Return the agent steps stored since learner 0's last call. kept: count only the steps in saved replays."""
+        """Return the agent steps stored since the last call. `kept`: count only steps that a checkpoint has saved."""
         total = self._remembering[:, _KEPT if kept else _FRESH].sum()
         new = max(0.0, float(total - self._learning[_COUNTED]))
         self._learning[_COUNTED] += new
@@ -159,8 +159,7 @@ class SampleQueue(SharedQueue):
 
 
 class SampleContent:
-    """Arrays in slots of batches that are sent between machines: a batch and its marks to the learner, priorities and
-    a mark (whether priorities were set) back to the replay worker.
+    """Access to the slots of a SampleQueue, for flows between machines. Batches are sent to learners, priorities back.
     """
 
     def __init__(self, samples: SampleQueue):
@@ -182,8 +181,8 @@ class SampleContent:
 
 
 class SampleWriter:
-    """A replay worker's end of the queue, which fills slots. A worker that replaces a lost one takes over the slots
-    that the lost worker was filling.
+    """A replay worker's access to the queue, which fills slots. If the worker replaces a lost one, it first fills the
+    slots that the lost worker was filling.
     """
 
     def __init__(self, samples: SampleQueue, m: int, by: int):
@@ -193,8 +192,8 @@ class SampleWriter:
         self.empty = deque(samples.held(self.pairs, FILLING))
 
     def back(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Take back the slots that learners returned. Yield (ids, priorities) of each slot with new priorities, except
-        slots that a lost worker filled before this worker replaced it.
+        """Take back the slots that learners returned. Yield (ids, priorities) of each slot with new priorities.
+        Priorities for items of a lost worker are dropped.
         """
         marks = self.samples.marks
         for ring in self.samples._empty[self.pairs]:
@@ -206,12 +205,12 @@ class SampleWriter:
 
     @property
     def away(self) -> int:
-        """Number of slots that this worker (not a lost one that it replaces) filled and has not yet taken back."""
+        """Number of slots that this worker has filled and not yet taken back."""
         mine = self.samples.marks[:, _BY].reshape(-1, self.samples.share)[self.pairs] == self.mark
         return int(mine.sum()) - sum(bool(self.samples.marks[t, _BY] == self.mark) for t in self.empty)
 
     def fill(self, draw: Callable[[Batch], Any]) -> None:
-        """Fill an empty slot by calling `draw` with the slot's batch, and hand the slot to its learner."""
+        """Call `draw` to write a batch into an empty slot, and hand the slot to its learner."""
         slot = self.empty[0]
         self.samples.marks[slot, _SCORED] = 0
         draw(self.samples.item(slot))
@@ -220,7 +219,7 @@ class SampleWriter:
         self.samples._full[slot // self.samples.share].put(slot)
 
     def inserted(self, steps: float) -> None:
-        """Count agent steps that this worker has stored in its replay."""
+        """Add `steps` to the number of agent steps that this worker has stored."""
         self.cells[_FRESH] += steps
 
     def answer(self, version: int, failed: bool = False) -> None:
@@ -229,8 +228,8 @@ class SampleWriter:
 
 
 class SampleReader:
-    """A learner's end of the queue, which takes batches. A learner that replaces a lost one returns the slots of the
-    lost learner without new priorities.
+    """A learner's access to the queue, from which it takes batches. If the learner replaces a lost one, it first
+    returns the slots that the lost learner was reading.
     """
 
     def __init__(self, samples: SampleQueue, c: int):
@@ -255,7 +254,7 @@ class SampleReader:
                     yield None
 
     def give(self, slot: int, priority: np.ndarray | None) -> None:
-        """Give a slot back to its replay worker. priority: new priorities [B] of the slot's items, if any."""
+        """Return a slot to its replay worker. `priority`: new priorities [B] of the items in the slot, if any."""
         samples = self.samples
         if priority is not None:
             samples.priority[slot] = priority
@@ -263,8 +262,8 @@ class SampleReader:
         samples._empty[slot // samples.share].put(slot)
 
     def gather(self, version: int, patience: float, last: bool = False) -> Iterator[None]:
-        """Request all replay workers' parts of checkpoint `version`, and wait until all workers have answered.
-        last: whether this is the run's last checkpoint.
+        """Request all replay workers' parts of checkpoint `version`. Yield until all workers have answered.
+        `last`: whether this is the run's last checkpoint.
         """
         self.samples.ask(0, version, last)
         for m in range(self.samples.replay_workers):
@@ -276,7 +275,7 @@ class SampleReader:
 
 
 class ReplayShard:
-    """Replay of one replay worker: stores the rollouts of some actors, and limits the draws to `Replay.ratio`."""
+    """Replay buffer of a replay worker. Stores rollouts of some actors, and draws batches as `Replay.ratio` allows."""
 
     def __init__(self, ctx: WorkerContext, queue: RolloutQueue, samples: SampleQueue, trim: int):
         self.ctx, self.queue, self.samples, self.trim = ctx, queue, samples, trim
@@ -295,11 +294,11 @@ class ReplayShard:
         self.rollouts = queue.batches(1).consumer(ctx.index, log=self._set_lane, wait=False)
 
     def _set_lane(self, slots: list[int]) -> None:
-        """Set `lane`: the first lane, as numbered in this replay, of the actor that filled the next slot."""
+        """Set `lane` to this buffer's number of the first lane of the actor that filled the slot."""
         self.lane = slots[0] // self.queue.share // self.queue.consumers * self.queue.lanes
 
     def step(self) -> bool:
-        """Take new priorities, draw a batch and store a rollout, each if possible. Return False if nothing was done."""
+        """Take new priorities, draw a batch and store a rollout, if possible. Return False if nothing was done."""
         with self.ctx.counters.timed("replay"):
             busy = self.update_priorities()
             if self.writer.empty and self.buffer.due():
@@ -315,7 +314,7 @@ class ReplayShard:
             return busy or taken is not None
 
     def update_priorities(self) -> bool:
-        """Store new priorities from learners, and return whether any came. Trim the buffer every `trim` updates."""
+        """Store new priorities from learners, and return whether any came. Every `trim` updates, trim the buffer."""
         busy = False
         for ids, priority in self.writer.back():
             self.buffer.update_priorities(ids, priority)
@@ -333,7 +332,7 @@ class ReplayShard:
     # ------------------------------------------------------------------------------------------------ saving
 
     def save(self, version: int) -> Iterator[None]:
-        """Let this replay's actors write their parts of the checkpoint, then write this replay's part."""
+        """Wait until this worker's actors have written their parts of the checkpoint, then write the replay."""
         ctx, failed = self.ctx, False
         self.update_priorities()
         lost = yield from actor_checkpoint.wait_for_actors(ctx, self.queue, version, self.samples.last(self.writer.m))
@@ -358,10 +357,8 @@ class ReplayShard:
 
 
 def serve_replay(ctx: WorkerContext, *, source: RolloutQueue, out: SampleQueue, evict_every: int = 0) -> Iterator[None]:
-    """Run a replay worker: store the rollouts of a share of `source`'s actors, and fill `out` with batches drawn from
-    them.
-
-    evict_every: learner updates between two trims of a soft replay to its capacity. 0: never.
+    """Run a replay worker: store the rollouts of some actors of `source`, and fill `out` with batches.
+    `evict_every`: number of updates after which a soft replay is trimmed to its capacity. 0: never.
     """
     shard = ReplayShard(ctx, source, out, evict_every)
     while True:

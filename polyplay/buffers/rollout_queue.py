@@ -1,12 +1,11 @@
-"""Queue that carries rollouts from actors (acting workers) to learners, in shared memory.
+"""Queue that carries rollouts from actors (acting workers) to learners, in shared memory. Imports no torch.
 
-A rollout lies in a slot of fixed size. A slot holds rows [T+1, lanes], as in docs/concepts/rows.md, and the recurrent
-state before row 0 or before each window of rows. Workers exchange only the numbers of empty and full slots, through
-ring buffers (rings) with one writer and one reader each.
+A slot is memory for one rollout. It holds rows [T+1, lanes] (docs/concepts/rows.md), and the recurrent state before row
+0 or before each window of rows. Workers do not send rollouts to each other. They only exchange the numbers of empty and
+full slots, through ring buffers (rings) with one writer and one reader each.
 
 Every producer (actor) owns some of the slots. Producer p hands its full slots to consumer (learner) p mod consumers.
-With `per_agent`, each consumer trains a different agent, and a producer names the consumer of each slot. Imports no
-torch.
+With `per_agent`, each consumer trains a different agent, and the producer chooses the consumer of each slot.
 """
 
 from __future__ import annotations
@@ -39,10 +38,10 @@ FILLING, READING = 1, 2
 
 
 class Queue(Edge):
-    """Shared object that one role of workers has as argument `out`, to write, and another as `source`, to read."""
+    """Queue between workers. The workers that write have it as argument `out`, those that read as argument `source`."""
 
     def arrows(self) -> list[Arrow]:
-        """Return the arrow of this queue in a diagram. See Edge."""
+        """Return the arrow of this queue in a diagram."""
         return [Arrow(self.label(), ("out",), ("source",))]
 
 
@@ -50,8 +49,8 @@ class SharedQueue(Closable, Queue, ABC):
     """Queue of slots between processes, in shared memory.
 
     Every pair of a writer and a reader has two rings (ring buffers) of slot numbers: one for empty slots, one for full
-    slots. A ring has one writer and one reader, so no lock is needed, which a killed process could hold forever. The
-    reader of pair i is i mod `readers`. Each group of `each` consecutive pairs owns `share` slots.
+    slots. A ring has one writer and one reader, so it needs no lock. The reader of pair i is i mod `readers`. Each
+    group of `each` consecutive pairs owns `share` slots.
 
     The first asks[0] readers may request parts of a checkpoint. Writer i answers the requests of reader i mod asks[0].
     """
@@ -66,9 +65,9 @@ class SharedQueue(Closable, Queue, ABC):
     def __init__(
         self, trees: Spec, slots: int, pairs: int, readers: int, asks: tuple[int, int], bells: int = 0, each: int = 1
     ):
-        """trees: arrays to add to those of the class.
-        asks: number of readers that request parts of checkpoints, and number of writers that answer.
-        bells: number of semaphores in addition to one per reader.
+        """`trees`: arrays to add to those of the class.
+        `asks`: number of readers that may request parts of checkpoints, and number of writers that answer.
+        `bells`: number of semaphores in addition to one for each reader.
         """
         self.slots, self.share, self.readers, self.each, self.asks = slots, slots * each // pairs, readers, each, asks
         super().__init__(readers + bells, **trees)
@@ -85,7 +84,7 @@ class SharedQueue(Closable, Queue, ABC):
 
     @abstractmethod
     def writer_bell(self, i: int) -> Semaphore:
-        """Return the semaphore of pair `i`'s writer, which is posted for every slot that becomes empty again."""
+        """Return the semaphore of pair `i`'s writer. It is posted whenever a slot becomes empty."""
 
     @property
     def depth(self) -> int:
@@ -93,7 +92,7 @@ class SharedQueue(Closable, Queue, ABC):
         return int((self.ends[:, 1] - self.ends[:, 0]).sum())
 
     def held(self, pairs: slice, holder: int) -> list[int]:
-        """Return the slots of these pairs that are in no ring and have the mark `holder`, such as FILLING."""
+        """Return the slots of these pairs that are in no ring and are marked as held by `holder`, such as FILLING."""
         known = {slot for ring in self._empty[pairs] + self._full[pairs] for slot in ring.peek()}
         owners = sorted({i // self.each for i in range(len(self._full))[pairs]})
         own = np.arange(self.slots).reshape(-1, self.share)[owners].ravel().tolist()
@@ -101,18 +100,18 @@ class SharedQueue(Closable, Queue, ABC):
 
     def ask(self, c: int, version: int, last: bool = False) -> None:
         """Request the writers' parts of the checkpoint of update `version` for reader `c`. Version -1 withdraws the
-        request. last: whether this is the run's last checkpoint, so that the writers' later work is not used.
+        request. If `last` is set, this is the run's last checkpoint.
         """
         self._last[c] = last
         self._asked[c] = version + 1
 
     def asked(self, i: int) -> int | None:
-        """Return the update whose checkpoint waits for writer `i`'s part, or None."""
+        """Return the update whose checkpoint needs a part from writer `i`. Return None if no request is open."""
         wanted = int(self._asked[i % len(self._asked)])
         return wanted - 1 if wanted > abs(self.answered[i]) else None
 
     def last(self, i: int) -> bool:
-        """Tell whether the checkpoint that was requested from writer `i` is the last of the run."""
+        """Tell whether the last request to writer `i` was for the run's last checkpoint."""
         return bool(self._last[i % len(self._last)])
 
     def answer(self, i: int, version: int, failed: bool = False) -> None:
@@ -123,7 +122,7 @@ class SharedQueue(Closable, Queue, ABC):
         return [i for i in self._answering(c) if abs(self.answered[i]) < version + 1]
 
     def failed(self, c: int) -> list[int]:
-        """Return the writers that could not write the part of a checkpoint that reader `c` requested last."""
+        """Return the writers that failed to write their part of the checkpoint that reader `c` requested last."""
         return [i for i in self._answering(c) if self.answered[i] < 0]
 
     def _answering(self, c: int) -> range:
@@ -134,7 +133,7 @@ Log = Callable[[list[int]], None]  # called with the slots of each batch
 
 
 class QueueBatches:
-    """A queue as learners read it, in batches of `n` slots."""
+    """View of a queue, from which learners read batches of `n` slots."""
 
     queue: Any  # a RolloutQueue or a TrainingQueue
     n: int
@@ -142,7 +141,7 @@ class QueueBatches:
     edge = property(lambda self: self.queue)
 
     def nbytes(self, policy: PolicyLike) -> float:
-        """Return the bytes of memory for one batch. A batch of one slot is not copied, and needs no further memory."""
+        """Return the bytes of memory that a batch needs in addition to its slots. A batch of one slot needs none."""
         return self.queue.nbytes / self.queue.slots * self.n if self.n > 1 else 0.0
 
     @property
@@ -170,19 +169,19 @@ class PolicyLike(Protocol):
 
 
 def row_spec(obs: Spec, policy: Spec, mask: Spec | None = None, team: Spec | None = None) -> Spec:
-    """Return the fields of a row (data of one step of a lane): `obs`, the fields in ROWS, the policy's fields (action,
-    logp, value) and, if given, the mask of legal actions and the fields of a team.
+    """Return the fields of a row (data of one step of a lane): `obs`, the fields in ROWS, the outputs of the policy
+    and, if given, the mask of legal actions and the fields of a team.
     """
     return {"obs": obs, **({} if mask is None else {"mask": mask}), **ROWS, **(team or {}), **policy}
 
 
 def rows_of(spec: EnvSpec, policy: Spec) -> Spec:
-    """Return the fields of a row (data of one step of a lane) for these environments and the fields of this policy."""
+    """Return the fields of a row (data of one step of a lane) for these environments and the outputs `policy`."""
     return row_spec(spec.obs, policy, spec.mask, spec.own_fields)
 
 
 class RolloutSlots:
-    """Slots of a worker that acts and learns in turn. The worker fills all slots, trains on them, and starts again."""
+    """Memory of rollouts for a worker that acts and learns in turn. The worker fills all slots, then trains on them."""
 
     committed = 0  # number of rollouts handed to another worker
     window = 0  # 0: the recurrent state is stored only before a rollout
@@ -198,8 +197,8 @@ UNWRITTEN = -1  # version of a row that is not written yet
 
 
 def slots_per_batch(batch: int, lanes: int, actors: int, slots: int, learners: int, lag: int) -> int:
-    """Return the number of slots that each learner takes for an update on `batch` trajectories by all learners. Raises
-    UserError if the batch can never be filled.
+    """Return the number of slots (rollouts) that each learner takes for an update. `batch`: number of trajectories of
+    an update, for all learners together. Raises UserError if so large a batch can never be filled.
     """
     each, rest = divmod(batch, learners * lanes)
     if rest or not each:
@@ -215,7 +214,7 @@ def slots_per_batch(batch: int, lanes: int, actors: int, slots: int, learners: i
 
 
 class RolloutQueue(SharedQueue):
-    """Queue of rollouts from `producers` actors to `consumers` learners. Each of its `slots` slots holds one rollout:
+    """Queue of rollouts from `producers` actors to `consumers` learners. It has `slots` slots, each for one rollout:
     T+1 rows (steps) of `lanes` lanes (parallel environments).
     """
 
@@ -239,9 +238,9 @@ class RolloutQueue(SharedQueue):
         per_agent: bool = False,
         window: int = 0,
     ):
-        """groups: number of groups of an actor's lanes. Each group fills one slot per round of rollouts.
-        per_agent: whether every producer hands slots to all consumers.
-        window: number of rows between two stored recurrent states, or 0 to store only the state before the rollout.
+        """`groups`: number of groups of an actor's lanes. Each group fills a separate slot.
+        `per_agent`: whether every producer hands slots to all consumers, each of which trains a different agent.
+        `window`: number of rows between two stored recurrent states. 0: store only the state before each rollout.
         """
         if slots % producers or (producers < consumers and not per_agent):
             raise ValueError(f"{slots} slots for {producers} producers and {consumers} consumers do not divide")
@@ -265,8 +264,8 @@ class RolloutQueue(SharedQueue):
         per_agent: bool = False,
         window: int = 0,
     ) -> RolloutQueue:
-        """Return a queue for rollouts of T steps from `actors` workers with these environments and this network. slots:
-        number of slots for each group of an actor's lanes (lanes that step together).
+        """Return a queue for rollouts of T steps from `actors` workers with these environments and this network.
+        `slots`: number of slots for each group of an actor's lanes (parallel environments that step together).
         """
         rows, width = rows_of(envs.spec, policy.spec()), envs.lanes // envs.groups
         n = actors * slots * envs.groups
@@ -290,51 +289,51 @@ class RolloutQueue(SharedQueue):
         return Crossing(flows, bells, self.close)
 
     def waiting(self, c: int) -> np.ndarray:
-        """Return how many full slots wait for consumer `c`: int64, one number for each producer that feeds it."""
+        """Return the number of full slots from each producer that wait for consumer `c`, int64 [producers of `c`]."""
         ends = self.ends[c :: self.consumers]
         return ends[:, 1] - ends[:, 0]
 
     def pairs(self, p: int) -> slice:
-        """Return the pairs of producer `p` as a slice: a pair for each consumer to which the producer hands slots."""
+        """Return the pairs of producer `p`: one for each consumer to which it hands slots."""
         return slice(p * self.each, (p + 1) * self.each)
 
     def producer(self, p: int) -> Producer:
-        """Return producer `p`'s end of the queue, with the slots that a lost producer `p` was filling."""
+        """Return producer `p`'s access to the queue. It first fills the slots that a lost producer `p` was filling."""
         return Producer(self, p)
 
     def made(self, p: int) -> int:
-        """Return the number of rollouts that producer `p` has handed over, in this run and earlier ones."""
+        """Return the number of rollouts that producer `p` has handed over, also before the run was resumed."""
         return int(self.base[p]) + int(self.ends[self.pairs(p), 1].sum())
 
     def learnt(self, p: int) -> int:
-        """Return the number of rollouts that learners have taken from producer `p`, in this run and earlier ones."""
+        """Return the number of rollouts that learners took from producer `p`, also before the run was resumed."""
         return int(self.base[p]) + int(self.ends[self.pairs(p), 0].sum())
 
     def batches(self, n: int, in_turn: bool = False) -> RolloutBatches:
-        """Return the queue as learners read it, in batches of `n` slots. The method `consumer(c)` of the returned
-        object gives an iterator for learner `c`.
+        """Return an object that reads this queue in batches of `n` slots. Its method `consumer(c)` gives learner `c`'s
+        iterator.
 
-        in_turn: whether to take rollouts from producers strictly in turn, equally often from each. Otherwise, rollouts
-            of fast actors may be taken first, and a slow actor's rollout may then exceed the allowed lag.
+        `in_turn`: whether to take rollouts from the producers in a fixed order, equally often from each. Otherwise,
+            learners take what is full, so that a slow actor's rollout may become older than the lag allows.
         """
         return RolloutBatches(self, n, in_turn)
 
     def bell(self, c: int) -> Semaphore:
-        """Return the semaphore that is posted for every event for which consumer `c` waits, such as a full slot."""
+        """Return the semaphore that wakes consumer `c`, for example when a slot becomes full."""
         return self._bells[c]
 
     def reclaim(self, c: int) -> None:
-        """Release the slots that consumer `c`'s predecessor (lost, or in an earlier run) was reading."""
+        """Give back the slots that an earlier process of consumer `c` was reading when it ended."""
         for slot in self.held(slice(c, None, self.consumers), READING + (self.each > 1) * c):
             self.give_back(c, slot)
 
     def give_back(self, c: int, slot: int) -> None:
-        """Return a slot to its producer after consumer `c` has read the slot."""
+        """Return a slot, which consumer `c` has read, to its producer."""
         self._empty[slot // self.share * self.each + (self.each > 1) * c].put(slot)
 
 
 class Producer:
-    """An actor's end of a RolloutQueue, which fills slots."""
+    """An actor's access to a RolloutQueue, which fills slots."""
 
     def __init__(self, queue: RolloutQueue, p: int):
         self.queue, self.p, self.T, self.rows, self.state = queue, p, queue.T, queue.rows, queue.state
@@ -366,15 +365,15 @@ class Producer:
 
     @property
     def committed(self) -> int:
-        """Number of rollouts that this producer has handed over, including those of lost predecessors."""
+        """Number of rollouts that this producer and the lost ones that it replaces have handed over."""
         return self.queue.made(self.p)
 
     def made(self, to: int) -> int:
-        """Return the number of rollouts handed to the consumer with index `to` among this producer's consumers."""
+        """Return the number of rollouts that this producer has handed to its consumer number `to`."""
         return int(self._full[to]._tail[0])
 
     def flight(self) -> Batch:
-        """Return copies of the rollouts that no learner has taken yet. All learners must be waiting during the call."""
+        """Return copies of the rollouts that no learner has taken yet. No learner may take any during the call."""
         whole = {"rows": self.rows, "state": self.state, "by": self.queue.by}
         found: Batch = {}
         for to, ring in enumerate(self._full):
@@ -384,13 +383,13 @@ class Producer:
         return found
 
     def save(self) -> Batch:
-        """Return for each consumer how many slots it took so far, and how many it is reading. No worker may run."""
+        """Return how many slots each consumer has taken and is reading. No worker may run during the call."""
         pairs = self.queue.pairs(self.p)
         reading = [len(self.queue.held(slice(i, i + 1), self._reader(i))) for i in range(pairs.start, pairs.stop)]
         return {"taken": self.queue.ends[pairs, 0].copy(), "reading": np.array(reading)}
 
     def load(self, saved: Batch, flight: Batch) -> None:
-        """Restore what `save` and `flight` returned. The queue must be unused, and its consumers not yet started."""
+        """Restore what `save` and `flight` returned, in an unused queue whose consumers have not started yet."""
         pairs = self.queue.pairs(self.p)
         self.queue.ends[pairs] = saved["taken"][:, None]
         self.give(flight)
@@ -402,8 +401,8 @@ class Producer:
         return READING + (pair - self.queue.pairs(self.p).start)
 
     def give(self, flight: Batch, reading: int = 0) -> None:
-        """Put the rollouts of `flight` into an unused queue. reading: number of slots that the learner was reading,
-        which this producer cannot use before the learner starts.
+        """Put the rollouts of `flight` into an unused queue. `reading`: number of slots that the learner was reading.
+        They are reserved until the learner starts and returns them.
         """
         for i in range(len(flight)):
             slot, kept = self.slot(), flight[str(i)]
@@ -416,8 +415,8 @@ class Producer:
             self._bell.wait(0)  # the slot's token
 
     def commit(self, slot: int, by: int = 0, to: int = 0) -> None:
-        """Hand a finished slot to the learner, or to learner `to` if there are several. Only the slot's number is sent.
-        by: incarnation of the actor (number that changes when the actor is replaced).
+        """Hand a finished slot to the learner. Raises RuntimeError if rows of the slot were not written. `by`:
+        incarnation of the actor, a number that changes when the actor is replaced. `to`: number of the consumer.
         """
         self.queue.by[slot] = by
         if (self.rows["version"][slot] == UNWRITTEN).any():
@@ -442,18 +441,16 @@ class RolloutBatches(QueueBatches):
     def consumer(
         self, c: int, log: Log = lambda slots: None, join: Collator | None = None, wait: bool = True
     ) -> Iterator[tuple[Batch, Batch] | None]:
-        """Yield batches (rows [T+1, n·lanes, …], state [n·lanes, …]). Yield None if no batch came for a while. Raises
-        Closed.
+        """Yield batches for learner `c`: rows [T+1, n·lanes, …], and recurrent states [n·lanes, …]. Yield None if no
+        batch came for a while. Raises Closed.
 
         The arrays are valid until the next batch is requested. Then the slots return to their producers. No slot is
-        taken before a whole batch is ready.
+        taken before a whole batch is ready. With `per_agent`, however, each full slot is copied and returned at once,
+        so that actors never wait for the rest of a batch.
 
-        With `per_agent`, a full slot is copied into the next batch and returns to its producer at once. Actors
-        therefore never wait for incomplete batches, and more agents do not need more slots.
-
-        log: function that is called with the slots of every batch.
-        join: Collator to use instead of the default one.
-        wait: whether to wait for `patience` seconds before yielding None.
+        `log`: function that is called with the slots of every batch.
+        `join`: Collator to use instead of the default one.
+        `wait`: whether to wait for `patience` seconds before yielding None.
         """
         queue, bell = self.queue, self.queue.bell(c)
         join = join or Collator(queue.rows, queue.state, queue.lanes, self.n)
@@ -484,7 +481,7 @@ class RolloutBatches(QueueBatches):
                     yield join.joined
 
     def _choose(self, c: int, turn: int) -> tuple[list[int], int]:
-        """Return the producers of the next batch, or fewer if too few slots are full, and the new value of `turn`."""
+        """Return the producers of the next batch (fewer if too few slots are full), and the new value of `turn`."""
         queue, there = self.queue, self.queue.waiting(c)
         if self.order is not None:
             wanted = self.order(c, turn)
@@ -507,7 +504,7 @@ class RolloutBatches(QueueBatches):
 
 class Collator:
     """Joins `n` slots of `lanes` lanes (parallel environments) into a batch. A batch of one slot is a view of the slot.
-    Larger batches are copies, all in the same memory.
+    A larger batch is a copy, which overwrites the batch before.
     """
 
     def __init__(self, rows: Batch, state: Batch, lanes: int, n: int):
@@ -529,13 +526,13 @@ class Collator:
         return self.joined
 
     def put(self, i: int, slot: int) -> None:
-        """Copy a slot into a batch of several slots, as the batch's slot number `i`."""
+        """Copy a slot to place `i` of a batch of several slots."""
         lanes = slice(i * self.lanes, (i + 1) * self.lanes)
         tree.write(self._rows, (slice(None), lanes), tree.at(self.rows, slot))
         tree.write(self._state, lanes, tree.at(self.state, slot))
 
     def save(self) -> Batch:
-        """Return the data of the slots that are already in an incomplete batch, or {}."""
+        """Return the data of an incomplete batch, or {}."""
         if not self.placed:
             return {}
         (rows, state), lanes = self.joined, self.placed * self.lanes
@@ -550,7 +547,7 @@ class Collator:
             self.placed = lanes // self.lanes
 
     def done(self) -> None:
-        """Called when the slots of the last batch are no longer read, before the slots return to their producers."""
+        """Called when the slots of the last batch are no longer read, before they return to their producers."""
 
 
 # Queue between threads of one process: chunks of single lanes, a list of empty slots and a list of full slots.
@@ -561,10 +558,8 @@ class Collator:
 
 
 class TrainingQueue(Queue):
-    """Queue of at most `capacity` full chunks (up to T steps of a lane) between threads of one process. In addition,
-    each of `agents` lanes may hold the slot that it fills.
-
-    Threads that need a slot wait while the queue is full, which bounds the policy lag.
+    """Queue of chunks between threads of one process. A chunk is up to T steps of one lane. If `capacity` chunks are
+    full or being trained on, threads that need a slot wait, which limits the policy lag. `agents`: number of lanes.
     """
 
     lanes = 1  # lanes per slot
@@ -585,7 +580,7 @@ class TrainingQueue(Queue):
 
     @classmethod
     def of(cls, envs: Envs, policy: PolicyLike, T: int, capacity: int) -> TrainingQueue:
-        """Return a queue for chunks of T steps, for the lanes of these environments and with this network."""
+        """Return a queue for chunks of up to T steps of these environments and this network."""
         rows = rows_of(envs.spec, policy.spec())
         return cls(rows, policy.state_spec(), T, envs.lanes, capacity)
 
@@ -600,7 +595,7 @@ class TrainingQueue(Queue):
     # ---------------------------------------------------------------------------------- the acting side
 
     def slot(self) -> int | None:
-        """Return an empty slot, or None if the queue had no room within `patience` seconds. Raises Closed."""
+        """Return an empty slot. Return None if the queue stays full for `patience` seconds. Raises Closed."""
         with self._room:
             free = self._room.wait_for(
                 lambda: self._closed or (self._held < self.capacity and self._empty), self.patience
@@ -610,7 +605,7 @@ class TrainingQueue(Queue):
             return self._empty.pop() if free else None
 
     def commit(self, slot: int, length: int) -> None:
-        """Hand over a finished chunk of `length` transitions. If the length is 0, drop the chunk and empty its slot."""
+        """Hand over a finished chunk of `length` transitions. A chunk of length 0 is dropped."""
         with self._came:
             self.length[slot] = length
             if length:
@@ -625,8 +620,8 @@ class TrainingQueue(Queue):
     # -------------------------------------------------------------------------------- the learning side
 
     def take(self, rows: int) -> list[int] | None:
-        """Take the oldest chunks, at least one, until they have `rows` transitions. Return their slots, or None if too
-        few transitions came within `patience` seconds. Raises Closed.
+        """Take the oldest chunks until they have at least `rows` transitions, and return their slots. Return None if
+        too few transitions came within `patience` seconds. Raises Closed.
         """
         rows = max(rows, 1)
         with self._came:
@@ -643,7 +638,7 @@ class TrainingQueue(Queue):
             return taken
 
     def batch(self, slots: list[int]) -> tuple[Batch, Batch]:
-        """Return copies of the chunks in n slots: rows [T+1, n, …], and the recurrent states before the rows [n, …]."""
+        """Return copies of the chunks in n slots: rows [T+1, n, …], and the recurrent states before row 0 [n, …]."""
         rows = tree.map(lambda x: np.ascontiguousarray(np.moveaxis(x[slots], 1, 0)), self.rows)
         return rows, tree.map(lambda x: x[slots], self.state)
 
@@ -659,7 +654,7 @@ class TrainingQueue(Queue):
         return len(self._full)
 
     def close(self) -> None:
-        """Close the queue: present and later calls of `slot` and `take` raise Closed."""
+        """Close the queue. All waiting and later calls of `slot` and `take` raise Closed."""
         with self._room:
             self._closed = True
             self._room.notify_all()

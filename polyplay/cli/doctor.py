@@ -1,7 +1,7 @@
 """doctor: print facts for a bug report, and test the software and hardware that Polyplay depends on.
 
-The command reads no files of the user. It prints no paths, no user names, and no machine names except of machines in
-`--hosts`.
+The command reads no files of the user, and prints no paths and no user names. It prints the names of machines only if
+they are in `--hosts`.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ def atari() -> Iterator[Finding]:
 
 
 def training() -> Iterator[Finding]:
-    """Test training, shared memory and environment processes by a short run of `polyplay` in a temporary directory."""
+    """Test training, shared memory and environment processes by a short run in a temporary directory."""
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as place:
         command = [sys.executable, "-m", "polyplay", *TRAINED.split(), "--run", os.path.join(place, "run")]
         done = subprocess.run(command, capture_output=True, encoding="utf-8", errors="replace", timeout=PATIENCE)
@@ -162,7 +162,7 @@ def measure_machine(cluster: Cluster, info: MachineInfo) -> dict[str, Any]:
 
 
 def other_machines(hosts: str) -> Iterator[Finding]:
-    """Test the connection to each machine of the cluster, and yield the results. Raises UserError for wrong `hosts`."""
+    """Test the connection to each machine of the cluster, and yield the results. Raises UserError for bad `hosts`."""
     cluster = Cluster(hosts)
     cluster.connect()
     machines = cluster.machines()

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class MoveList:
-    """A game as the list of its moves, with the position before each move and the present position."""
+    """A game in progress. It keeps the list of moves and the position after each move."""
 
     def __init__(self, board: Game):
         self.board = board
@@ -31,7 +31,7 @@ class MoveList:
 
     @property
     def record(self) -> np.ndarray:
-        """The present position as an array (record), int8 [record]."""
+        """Current position, encoded as an int8 array."""
         return self.records[-1]
 
     @property
@@ -74,12 +74,12 @@ class MoveList:
             self.result = records.GOES_ON
 
     def undoable(self, person: int) -> int:
-        """Return how many moves to take back until it is the turn of player `person` again, or 0 if it never was."""
+        """Return how many moves to take back until it is `person`'s turn. Return 0 if `person` has not moved yet."""
         turns = [ply for ply in range(len(self.moves)) if records.mover(self.records[ply]) == person]
         return len(self.moves) - turns[-1] if turns else 0
 
     def line(self) -> list[int]:
-        """Return the cells of the winner's complete lines, in ascending order, or [] without such lines."""
+        """Return the cells of all winning lines in ascending order. Return [] if the game has no winning line."""
         if self.result != records.WON or not isinstance(self.board, KInARow):
             return []
         cells, found = self.board.stones(self.record).reshape(self.board.rows, self.board.columns), set[int]()
@@ -163,8 +163,8 @@ def open_engine(directory: Path, options: PageOptions) -> GtpEngine:
 
 
 def resign_value(given: str, found: Path) -> float:
-    """Return the value below which an agent resigns: the value of --resign or, for `auto`, the value in the checkpoint
-    that the agent learned in self-play.
+    """Return the value of --resign, below which the agent resigns. For `auto`, return the value that the agent learned
+    in self-play.
     """
     from polyplay.search.self_play import learned_value
 

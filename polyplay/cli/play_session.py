@@ -1,4 +1,4 @@
-"""A game between a person and an agent: on a web page, where a thread searches every position, or in the terminal."""
+"""A game between a person and an agent, on a web page or in the terminal."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ Verdict = tuple[int, int]  # (1: the mover wins, 0: a draw, -1: the mover loses;
 
 
 class PlaySession:
-    """One game between a person and an agent on a web page, as `polyplay play` serves it.
+    """One game between a person and an agent on the web page of `polyplay play`.
 
-    Any thread may call the methods. A method that changes the game raises ValueError if the change is not possible now.
-    about: facts about the agent that the page shows.
+    Any thread may call the methods. A method raises ValueError if the game does not allow the change now.
+    `about`: facts about the agent that the page shows.
     """
 
     def __init__(self, policy: SearchPolicy, simulations: int, about: Row):
@@ -59,7 +59,7 @@ class PlaySession:
     # -------------------------------------------------------------------------------- what a person does
 
     def move(self, action: int, ply: int) -> None:
-        """Play the person's move in the position after `ply` moves."""
+        """Play the person's move. Raises ValueError on the agent's turn, or if the game does not have `ply` moves."""
         with self._changing():
             if self.game.result != records.GOES_ON or ply != len(self.game.moves) or self.game.mover != self.person:
                 raise ValueError("it is not your turn")
@@ -85,7 +85,7 @@ class PlaySession:
             self.person = person
 
     def simulate(self, simulations: int) -> None:
-        """Set the number of simulations per search, also for the present position."""
+        """Set the number of simulations per search. The current position is searched again."""
         with self._changing():
             self.simulations = simulations
 
@@ -109,7 +109,6 @@ class PlaySession:
                     self.trouble = trouble if self.version == version else self.trouble
 
     def _wanted(self) -> bool:
-        """Tell whether to search: on the agent's turn, or if this position has no complete search of this size yet."""
         if self.game.result != records.GOES_ON or self.trouble:
             return False
         found = self.found.get(len(self.game.moves))
@@ -166,7 +165,7 @@ class PlaySession:
             }
 
     def _solved(self) -> Row:
-        """Return what the solver says of each move in this position: whether it wins, draws or loses, and when."""
+        """Return the solver's result of each move (win, draw or loss) and the number of moves until the end."""
         record, key = self.game.record, self.game.record.tobytes()
         if not self.why_unsolved and self.game.result == records.GOES_ON and key not in self.solved:
             found = solver()
@@ -175,7 +174,7 @@ class PlaySession:
         return {"verdicts": self.solved.get(key, {}), "why_not": self.why_unsolved}
 
     def _value(self, ply: int) -> float | None:
-        """Return a position's value for the first player: the result of a finished game, or else the search's value."""
+        """Return a position's value for the first player. At the end of the game, the value is the result."""
         if ply == len(self.game.moves) and self.game.result != records.GOES_ON:
             return 0.0 if self.game.winner is None else 1.0 - 2.0 * self.game.winner
         return self.found[ply]["value"] if ply in self.found else None
@@ -206,7 +205,7 @@ class TerminalGame:
         print()
 
     def _action(self, typed: str) -> int | None:
-        """Return the legal move with this name, or None. If stones fall, the number of a column (from 1) is a name."""
+        """Return the legal move with this name, or None. In Connect Four, a column's number (from 1) is also a name."""
         columns = isinstance(self.board, KInARow) and self.board.gravity
         names = {str(action + 1): action for action in self.game.legal if columns}
         return (names | {self.board.move_name(action): action for action in self.game.legal}).get(typed)
@@ -251,8 +250,8 @@ def simulate(policy: SearchPolicy, simulations: int) -> None:
 
 
 def report(search: Search) -> Row:
-    """Return the results of a search of one game so far. The results `q` are values for the player to move. The results
-    `value` and `raw` are values for the first player.
+    """Return the current results of a search in one game. `q` has values for the player to move. `value` and `raw` are
+    values for the first player.
     """
     found = search.look(np.array([0]))
     sign = 1 - 2 * records.mover(found.records[0])

@@ -15,11 +15,11 @@ class UserError(Exception):
 
 
 class Closed(Exception):
-    """Raised by waits for data or weights when the run stops, so that the waiting worker ends."""
+    """Raised in a worker that waits for data or weights when the run stops. It ends the worker."""
 
 
 class Leaving(Exception):
-    """Raised to end a run without another update, because a worker would need too long to complete its rollout."""
+    """Raised in all replicas of a learner to end a run, because one of them waits for a rollout that is too slow."""
 
 
 class EnvFailure(Exception):
@@ -35,7 +35,7 @@ class Diverged(Exception):
 
 
 class NotFinite(Exception):
-    """Raised if a loss, gradient, reward or network output is NaN or infinite. A learner first saves its batch."""
+    """Raised if a loss, gradient, reward or network output is NaN or infinite. Learners save the failing batch."""
 
 
 Level = Literal["ok", "warning", "failed", "unseen"]
@@ -55,8 +55,8 @@ def status(findings: Sequence[Finding]) -> int:
 
 
 def as_json(findings: Sequence[Finding], more: Mapping[str, object], key: str) -> str:
-    """Return the results of checks as the text of a JSON object. The object contains the items of `more`, the list of
-    all findings under `key`, and "ok", which is false if a check failed.
+    """Return the results of checks as JSON text. The object has "ok" (false if a check failed) and the items of `more`.
+    The list of all results is under `key`.
     """
     rows = [dataclasses.asdict(f) for f in findings]
     return json.dumps({**more, "ok": not status(findings), key: rows}, indent=2, ensure_ascii=False)
@@ -71,7 +71,7 @@ LARGEST = 1e30  # limit of options that enter networks, so that such numbers and
 
 @dataclass(frozen=True)
 class Range:
-    """Range of numbers from `low` to `high`. Both bounds are allowed values, except the bound that `but` names."""
+    """Range of numbers from `low` to `high`. Both bounds are included, except the one that `but` names."""
 
     low: float
     high: float = math.inf
@@ -90,12 +90,12 @@ class Range:
 
     @property
     def whole(self) -> str:
-        """Text that describes the range, with an upper bound of LARGEST, which `str` leaves out."""
+        """Full text of the range. It states an upper bound of LARGEST, which `str` leaves out."""
         return f"{self}, at most {LARGEST:g}".replace("+", "") if self.high == LARGEST else str(self)
 
     @property
     def in_short(self) -> str:
-        """Text that describes the range in help, where an upper bound of VAST or more is left out."""
+        """Short text of the range for help. It leaves out upper bounds of VAST or more."""
         if self.high < VAST:
             return str(self)
         return f"above {self.low}" if self.but == "low" else f"at least {self.low}"

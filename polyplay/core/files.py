@@ -19,8 +19,8 @@ Row = dict[str, Any]
 
 
 class AppendFile:
-    """File to which bytes are appended. If a write fails, for example on a full disk, the file keeps none of its bytes.
-    If the file or its directory was deleted, the next write restores the whole file.
+    """File to which bytes are appended. If a write fails, for example on a full disk, none of its bytes are in the
+    file. If the file or its directory was deleted, the next write restores the whole file.
     """
 
     def __init__(self, path: Path) -> None:
@@ -42,7 +42,7 @@ class AppendFile:
             raise
 
     def restore(self, chunk: int = 1 << 20) -> None:
-        """If the file was deleted or moved, write it again with the bytes of the open descriptor. Raises OSError."""
+        """Restore the file if it was deleted or moved. Raises OSError."""
         with contextlib.suppress(FileNotFoundError):
             if os.path.samestat(os.stat(self.path), os.fstat(self.fd)):
                 return
@@ -68,8 +68,8 @@ class AppendFile:
 
 
 class JsonLines:
-    """File with one JSON object per line. When the file is opened, an incomplete last line is removed, which a killed
-    process or a power cut may have left.
+    """File with one JSON object per line. If the last line is incomplete, for example after a power cut, it is removed
+    when the file is opened.
     """
 
     def __init__(self, path: Path) -> None:
@@ -97,13 +97,13 @@ LIMITS = {  # errno of a system error → meaning and remedy
 
 
 def refusal_text(e: BaseException) -> str:
-    """Return the message of an error, without the error number, but with the remedy from LIMITS if one exists."""
+    """Return an error's message, with advice if the reason is known, such as a full disk."""
     number, reason = (e.errno, e.strerror or str(e)) if isinstance(e, OSError) else (None, str(e))
     return f"{reason}; {LIMITS[number]}" if number in LIMITS else reason
 
 
 class LogWrites:
-    """Log writes that a run can do without. A failed write is skipped, and the first one per file prints a warning."""
+    """Writer of nonessential log files. It skips writes that fail, and warns at the first one per file."""
 
     def __init__(self, warn: Callable[[str], None]) -> None:
         self.warn, self.warned = warn, set[str]()
@@ -131,8 +131,8 @@ def _whole_bytes(fd: int, chunk: int = 1 << 16) -> int:
 
 
 def read_lines(path: Path, *numbers: str) -> Iterator[Row]:
-    """Yield the objects in a file of JSON lines. The file may still grow, or be missing. Skip lines without an object,
-    and objects in which a field named in `numbers` is not a number.
+    """Yield the objects in a file of JSON lines. The file may still grow, or be missing. Skip lines that are not
+    objects. Also skip objects in which a field in `numbers` is not a number.
     """
     if not path.exists():
         return

@@ -42,8 +42,8 @@ def version(package: str) -> str | None:
 
 
 def install_command(extra: str) -> str:
-    """Return the pip command that installs an optional extra. If pip recorded the source of Polyplay's installation
-    (PEP 610: a checkout, wheel or address), the command installs from that source, otherwise from an index.
+    """Return the pip command that installs an optional extra of Polyplay. If Polyplay was installed from a checkout, a
+    wheel or an address, the command uses the same source (PEP 610).
     """
     records = (found.read_text("direct_url.json") for found in importlib.metadata.distributions(name="polyplay"))
     origin = json.loads(next(filter(None, records), "{}"))  # a checkout on sys.path has a distribution without the file
@@ -80,7 +80,7 @@ def cxx_compiler() -> str | None:
 
 
 def take_share(index: int, n: int) -> None:
-    """Bind this thread, and its later threads and processes, to part `index` of `n` equal parts of the cores."""
+    """Bind this thread and its later threads and processes to group `index` of `n` equal groups of cores."""
     if n > 1:
         there = usable_cores()
         own = {core for k, core in enumerate(there) if k * n // len(there) == index}
@@ -89,7 +89,7 @@ def take_share(index: int, n: int) -> None:
 
 @contextlib.contextmanager
 def share(n: int) -> Iterator[None]:
-    """Context manager that binds this thread to the first of `n` equal parts of the cores."""
+    """Context manager that binds this thread to the first of `n` equal groups of cores."""
     before = usable_cores()
     take_share(0, n)
     try:
@@ -124,7 +124,7 @@ class ThreadPool:
         self._others = ThreadPoolExecutor(n - 1, "team", begin)
 
     def each(self, work: Callable[[int], R]) -> list[R]:
-        """Return the results of work(0) … work(n - 1). The caller's thread calls only work(0)."""
+        """Return [work(0), …, work(n - 1)], each run in its own thread. work(0) runs in the caller's thread."""
         begun = [self._others.submit(work, i) for i in range(1, self.n)]
         return [work(0), *(w.result() for w in begun)]
 

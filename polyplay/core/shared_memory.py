@@ -1,8 +1,8 @@
 """Shared memory of worker processes: blocks, ring buffers, semaphores and locks.
 
-A block of shared memory is an anonymous file (memfd), which disappears when the last process that uses it ends, even by
-a kill. Waits use unnamed POSIX semaphores inside a block. Semaphores count tokens and act as memory fences. Processes
-share no lock, so a killed worker cannot hold one forever. Portable mode differs (see `platform`).
+A block of shared memory is an anonymous file (memfd). It disappears when the last process that uses it ends, even by a
+kill. Waits use POSIX semaphores inside a block. Processes share no mutex, which a killed worker would hold forever.
+Portable mode differs (see `platform`).
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ LINE = 64  # bytes of a cache line: numbers that different workers write are at 
 
 
 class SharedBlock:
-    """Anonymous block of shared memory. A worker that gets the block as an argument sees the same bytes. named: whether
-    the block can be used by RobustLocks.
+    """Anonymous block of shared memory. If a block is passed to a worker, the worker sees the same bytes.
+    `named`: whether RobustLocks will use the block.
     """
 
     fd, path, made = -1, "", False  # no descriptor yet
@@ -41,7 +41,7 @@ class SharedBlock:
 
     @cached_property
     def memory(self) -> mmap.mmap:
-        """Mapping of the block into this process, made at first use, because a mapping needs a second descriptor."""
+        """The block's bytes, mapped into this process at first use."""
         return mmap.mmap(self.fd, self.nbytes)
 
     def array(self, shape: tuple[int, ...] | int, dtype: DTypeLike, offset: int = 0) -> np.ndarray:
@@ -74,24 +74,22 @@ class _Declared(NamedTuple):
 
 
 def shared_array(dtype: type, shape: Callable[..., tuple[int, ...]]) -> np.ndarray:
-    """Declare an array in the class body of a SharedObject. shape: function that returns the array's shape. Its
-    argument is the object, whose other attributes are already set.
-    """
+    """Declare an array in the class body of a SharedObject. `shape`: function from the object to the array's shape."""
     return cast("np.ndarray", _Declared(dtype, shape))
 
 
 class SharedObject:
-    """Object whose arrays, or trees of arrays, lie in one block of shared memory, each array at a new cache line. In
-    every process, `_attach` sets the arrays as attributes.
+    """Object whose arrays lie in one block of shared memory. The arrays are attributes in each process. Each array
+    starts at a new cache line. If the object is pickled, its arrays are not copied.
 
-    LOCAL: names of other attributes that `_attach` sets. Neither LOCAL attributes nor arrays are pickled.
+    `LOCAL`: names of other attributes that `_attach` sets in each process, and that are not pickled.
     """
 
     LOCAL: tuple[str, ...] = ()
     _places: tree.Tree = ()  # places of the arrays in the block, by name
 
     def __init__(self, **arrays: tree.Tree):
-        """arrays: (shape, dtype) of each array, or a tree of such pairs, in addition to the class's declared arrays."""
+        """`arrays`: (shape, dtype) of each array, or a tree of such pairs, besides the arrays of the class."""
         size, members = 0, [x for cls in reversed(type(self).__mro__) for x in vars(cls).items()]
         declared = {name: (x.shape(self), x.dtype) for name, x in members if isinstance(x, _Declared)}
 
@@ -106,7 +104,7 @@ class SharedObject:
         self._attach()
 
     def _attach(self) -> None:
-        """Set the attributes that each process makes for itself, such as the arrays."""
+        """Set the attributes that are not pickled, such as the arrays. Each process calls this."""
         self.__dict__.update(self.arrays())
 
     def arrays(self) -> tree.Batch:
@@ -119,7 +117,7 @@ class SharedObject:
         return self.block.nbytes
 
     def crossing(self) -> Crossing | None:
-        """Return the flows of the object's data to other machines, or None if only one machine uses the object."""
+        """Return the flows of the object's data between machines, or None if only one machine uses the object."""
         return None
 
     def __getstate__(self) -> dict[str, object]:
@@ -134,12 +132,11 @@ RELAY = 32  # bytes of a semaphore; the next 8 hold 1 + the number of the line t
 
 
 class Semaphore:
-    """Count of tokens in shared memory, on which one worker waits. `post` adds tokens. `wait` takes a token, or gives
-    up after `timeout` seconds.
+    """Semaphore in shared memory, for one waiting worker. `post` adds tokens. `wait` takes a token, and gives up after
+    `timeout` seconds. In portable mode, several posts may count as one.
 
-    Tokens are counted by an unnamed POSIX semaphore in `LINE` bytes of a block, and not counted in portable mode (see
-    `platform`). relays: semaphores of the lines (connections) to other machines. If the waiting worker is on another
-    machine, `post` posts to the semaphore of that machine's line instead.
+    `relays`: semaphores of the connections to other machines. If the waiting worker is on another machine, `post` posts
+        to that connection's semaphore.
     """
 
     def __init__(self, cell: np.ndarray, create: bool = False, relays: Semaphores | None = None):
@@ -157,14 +154,12 @@ class Semaphore:
             sem_post(self._at)
 
     def relay(self, to: int | None) -> None:
-        """Post future tokens to the semaphore of the line (connection to another machine) with number `to`, or to this
-        semaphore if `to` is None, because the waiting worker is on this machine.
-        """
+        """Send future tokens to another machine over connection `to`, or keep them here if `to` is None."""
         self._relay[0] = 0 if to is None else to + 1
 
     @property
     def relayed(self) -> int | None:
-        """Number of the line (connection to another machine) that gets the tokens, or None if this machine does."""
+        """Number of the connection to which tokens are sent, or None if they stay on this machine."""
         return int(self._relay[0]) - 1 if self._relay[0] else None
 
     def wait(self, timeout: float) -> bool:
@@ -192,7 +187,7 @@ class Semaphores(SharedObject):
         self._all = [Semaphore(cell, relays=self.relays) for cell in self._cells]
 
     def relay_by(self, links: Semaphores) -> None:
-        """Let workers on other machines wait for these semaphores. links: semaphores of the lines to those machines."""
+        """Let workers on other machines wait for these semaphores. `links`: semaphores of the connections to them."""
         self.relays = links
         self._attach()
 
@@ -222,11 +217,11 @@ class Closable(SharedObject):
 
 
 class Ring:
-    """Ring buffer in shared memory, through which one producer sends numbers to one consumer, in order. The methods of
-    the ring never wait. A consumer waits for the semaphore `bell` instead.
+    """Ring buffer in shared memory, through which one producer sends numbers to one consumer, in order. No method
+    waits. A consumer that wants to wait uses the semaphore `bell`.
 
-    cells: int64 [capacity + 2 · 8]. Head and tail of the ring are one cache line apart.
-    bell: semaphore that gets one token with every call of `put` or `put_all`.
+    `cells`: int64 array of `Ring.cells(capacity)` elements.
+    `bell`: semaphore that gets one token with every call of `put` or `put_all`.
     """
 
     def __init__(self, cells: np.ndarray, bell: Semaphore | None = None):
@@ -252,7 +247,7 @@ class Ring:
             self._bell.post()
 
     def take_all(self) -> list[int]:
-        """Take all numbers out of the ring. The tokens of the numbers stay in the semaphore."""
+        """Take all numbers out of the ring. This takes no tokens from the semaphore."""
         head, tail = int(self._head[0]), int(self._tail[0])
         if head == tail:
             return []
@@ -262,8 +257,8 @@ class Ring:
         return numbers
 
     def take(self, use: np.ndarray, holder: int) -> int | None:
-        """Write `holder` to `use[number]` for the next number in the ring, then take the number out of the ring and
-        return it. Return None if the ring is empty.
+        """Set use[number] to `holder` for the next number, and then take the number out of the ring. Return the number,
+        or None if the ring is empty.
         """
         head = int(self._head[0])
         if head == int(self._tail[0]):
@@ -274,14 +269,14 @@ class Ring:
         return number
 
     def peek(self) -> list[int]:
-        """Return the numbers in the ring without taking them, for reports and for a crashed producer's replacement."""
+        """Return the numbers in the ring without taking them."""
         head, tail = int(self._head[0]), int(self._tail[0])
         return [int(self._ring[i % len(self._ring)]) for i in range(head, tail)]
 
 
 class RobustLocks:
-    """One worker's view of locks that a dead process cannot hold. Each lock locks the file of a named block. The
-    operating system releases a lock when the process that holds it ends, even by a kill.
+    """Locks that the operating system releases if the process that holds them ends, even by a kill. Each lock locks the
+    file of one block. The blocks must be named.
     """
 
     def __init__(self, blocks: Sequence[SharedBlock]):

@@ -17,8 +17,8 @@ Index = int | slice | np.ndarray | EllipsisType | tuple[object, ...]
 
 
 class Field(NamedTuple):
-    """Shape and NumPy type name of one array. The shape leaves out the leading dimensions [T, B], which are time and
-    lanes (parallel environments).
+    """Shape and NumPy type name of one array. The shape does not include the leading dimensions [T, B], which are time
+    steps and lanes (parallel environments).
     """
 
     shape: tuple[int, ...]
@@ -30,8 +30,8 @@ class Field(NamedTuple):
 
 
 def stored_dtype(dtype: np.dtype, whole: bool = False) -> str:
-    """Return the type in which numbers of `dtype` are stored. Networks support neither unsigned integers of more than
-    one byte nor floats of more than eight bytes. whole: whether all numbers fit into int64, even if `dtype` is uint64.
+    """Return the type in which to store numbers of `dtype` for networks. Unsigned integers of several bytes become
+    signed. Long floats become float64. `whole`: whether uint64 numbers fit into int64. If not, they become float64.
     """
     if dtype.kind == "u" and dtype.itemsize > 1:
         return "float64" if dtype.itemsize == 8 and not whole else f"int{min(16 * dtype.itemsize, 64)}"
@@ -87,12 +87,12 @@ def zeros(spec: Spec, lead: tuple[int, ...] = ()) -> Tree:
 
 
 def widen(spec: Spec, lead: tuple[int, ...]) -> Spec:
-    """Return `spec` with the dimensions `lead` in front of each shape."""
+    """Return `spec` with the dimensions `lead` added before each shape."""
     return map(lambda f: Field((*lead, *f.shape), f.dtype), spec)
 
 
 def nbytes(spec: Spec) -> int:
-    """Return the number of bytes of one lane (parallel environment) at one step."""
+    """Return the number of bytes that `spec` needs for one lane (parallel environment) and one step."""
     return sum(f.nbytes for _, f in leaves(spec))
 
 

@@ -1,8 +1,8 @@
 """Convert images in observations according to the options --images, --stack, --gray, --size and --frame-skip.
 
-A view converts images to [planes, height, width], the layout of rows, and leaves other parts of observations unchanged.
-The view makes an image gray, resizes it, then stacks it with the previous images. At the start of an episode, the first
-image fills the whole stack. Wrappers apply a view to the observations of an environment.
+A view converts each image to [planes, height, width], and leaves other parts of an observation unchanged. The view
+makes the image gray, resizes it, then stacks it with the previous images. At the start of an episode, the first image
+fills the whole stack. Wrappers apply a view to the observations of an environment.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ FINAL = "final_obs", "final_observation"  # keys of info for an episode's last o
 
 
 class _Camera:
-    """Converter of one image to planes [P, H, W]. `space` is the space of a stack of these planes."""
+    """Converter of one image to planes [P, H, W]."""
 
     def __init__(self, space: Any, layout: ImageLayout, options: ImageOptions, where: str):
         self.given, self.layout = space.shape, layout
@@ -68,7 +68,7 @@ class _Camera:
         return made if self.resize is None else np.stack([self.resize(plane) for plane in made])
 
     def stacked(self, image: np.ndarray, before: np.ndarray | None) -> np.ndarray:
-        """Return the stack with `image` as the newest. before: the previous stack, or None if an episode starts."""
+        """Return the stack with `image` as its newest. `before`: the previous stack, or None if an episode starts."""
         made = self.planes_of(image)
         if before is None:
             return np.tile(made, (self.shape[0] // self.planes, 1, 1))
@@ -76,9 +76,8 @@ class _Camera:
 
 
 class ImageView:
-    """Converter of observations from `given`, the environment's space, to `space`.
-
-    images: paths of the images. Raises UserError if a named part is not an image, or an option does not fit an image.
+    """Converter of the images in observations. `given`: the environment's observation space. `space`: the space after
+    the conversion. `images`: paths of the images. Raises UserError if an option does not fit the observations.
     """
 
     def __init__(self, space: gym.Space, options: ImageOptions, title: str):
@@ -104,8 +103,8 @@ class ImageView:
         return gym.Tuple(list(made.values())) if isinstance(space, gym.Tuple) else gym.Dict([*made.items()])
 
     def show(self, obs: Any, before: Frames | None) -> tuple[Any, Frames]:
-        """Return the converted observation and the stacks of its images. Parts that do not fit the environment's space
-        stay unchanged, and the lane reports them. before: the previous stacks, or None at the start of an episode.
+        """Return the converted observation, and the stacks of its images. Parts that do not fit the environment's space
+        stay unchanged. `before`: the stacks of the previous step, or None at the start of an episode.
         """
         frames: Frames = {}
         return self._show(obs, self.given, "", before, frames), frames
@@ -128,13 +127,13 @@ class ImageView:
 
 
 def view_to_json(view: ImageView) -> Row:
-    """Convert a view to JSON, which has the environment's observation space and the image options."""
+    """Convert a view to JSON: the environment's observation space, and the image options."""
     shown = masks.without_mask(view.given)
     return {"observation": space_to_json(shown), **asdict(view.options)}
 
 
 def view_from_json(given: Row, title: str) -> ImageView:
-    """Make the view that `view_to_json` converted. Raises KeyError, TypeError or ValueError if the input is damaged."""
+    """Make a view from the JSON of `view_to_json`. Raises KeyError, TypeError or ValueError if the JSON is damaged."""
     leaves = None if given["leaves"] is None else tuple(given["leaves"])
     options = ImageOptions(leaves, given["stack"], given["gray"], tuple(given["size"]))
     return ImageView(space_from_json(given["observation"]), options, title)
@@ -153,7 +152,6 @@ def _where(title: str, path: str) -> str:
 
 
 def _named(name: str, leaves: Mapping[str, gym.Space], title: str) -> str:
-    """Return the path of the part that users call `name`. Raises UserError if the name is unknown."""
     known = [path or BARE for path in leaves]
     if name not in known:
         near = closest_names(name, known)
@@ -195,9 +193,6 @@ class ImageWrapper(gymnasium.Wrapper):
         return (self._show(found[0], self.frames), *found[1:]) if isinstance(found, tuple) and found else found
 
     def _repeat(self, action: Any) -> Any:
-        """Repeat an action for `skip` frames, or until the game or the learner's episode ends. Stop at an invalid
-        result, which the lane reports.
-        """
         total = 0.0
         for _ in range(self.skip):
             found: Any = self.env.step(copy.deepcopy(action))
@@ -206,7 +201,7 @@ class ImageWrapper(gymnasium.Wrapper):
                 found = (found[0], total, *found[2:])
                 if found[2] or found[3] or EPISODE_CUT in found[4]:
                     break
-            except (TypeError, ValueError, IndexError):
+            except (TypeError, ValueError, IndexError):  # the lane reports this invalid result
                 break
         return found
 
@@ -255,7 +250,6 @@ class VectorImages(VectorWrapper):
         return self._show(obs, begin, np.zeros(self.num_envs, bool)), reward, terminated, truncated, info
 
     def _show(self, obs: Any, begin: np.ndarray, still: np.ndarray) -> Tree:
-        """Convert the observations of all lanes. begin: lanes that start an episode. still: lanes that did not step."""
         rows = []
         for i, one in enumerate(iterate(batch_space(self.view.given, self.num_envs), obs)):
             row, frames = self.view.show(one, None if begin[i] else self.lanes[i])
@@ -284,7 +278,7 @@ class VectorImages(VectorWrapper):
 
 
 def wrapped(make: Callable[..., Any], keywords: set[str], options: ImageOptions, title: str) -> Callable[..., Any]:
-    """Return a factory with the keywords of `make`, which applies a view to the environments, single or vector."""
+    """Return a factory of environments, single or vector, with converted images. It takes the keywords of `make`."""
 
     def build(num_envs: Any = None, autoreset_mode: Any = None, vector_kwargs: Any = None) -> Any:
         given = {"num_envs": num_envs, "autoreset_mode": autoreset_mode, "vector_kwargs": vector_kwargs}
@@ -299,7 +293,6 @@ def wrapped(make: Callable[..., Any], keywords: set[str], options: ImageOptions,
 
 
 def _refused(made: Any, options: ImageOptions, title: str) -> Any:
-    """Return an object that a later check rejects. Raises UserError for an environment of several players."""
     if pettingzoo.is_parallel(made) or pettingzoo.is_turn_based(made):
         raise UserError(f"{options.given}: {title} has several players; wrap it (supersuit), and leave the option out")
-    return made
+    return made  # a later check rejects it

@@ -1,8 +1,7 @@
-"""Find images in observations, and convert them to the layout of rows. This module does not import torch.
+"""Find images in observations, and convert them to uint8 [planes, height, width], the form that networks take.
 
-Networks take an image as uint8 [planes, height, width]. An environment may give an image as [H, W], [H, W, C],
-[C, H, W], [S, H, W, C] or [S, C, H, W], with C color planes and S stacked frames. A row holds the image as [C, H, W] or
-[S·C, H, W], written by one strided copy.
+An environment may give an image as [H, W], [H, W, C], [C, H, W], [S, H, W, C] or [S, C, H, W], with C color planes and
+S stacked frames. The converted image is [1, H, W], [C, H, W] or [S·C, H, W]. This module does not import torch.
 """
 
 from __future__ import annotations
@@ -42,13 +41,13 @@ class ImageOptions:
 
     @property
     def changes(self) -> str:
-        """Return the command-line flags of the given options that change images, as text for messages."""
+        """Return the given command-line flags that change images, such as "--stack, --gray", for messages."""
         given = {"--stack": self.stack, "--gray": self.gray, "--size": self.size}
         return ", ".join(option for option, value in given.items() if value)
 
     @property
     def given(self) -> str:
-        """Return the command-line flags of all given options about images, as text for messages."""
+        """Return all given command-line flags about images, for messages."""
         around = "" if self.leaves is None else "--images", "--frame-skip" if self.skip else ""
         return ", ".join(filter(None, [*around, self.changes]))
 
@@ -73,10 +72,10 @@ def read_image_options(
 
 @dataclass(frozen=True)
 class ImageLayout:
-    """Layout of an image in the environment and in a row, which holds the data of one step.
+    """Layout of an image in the environment, and its shape in a row (the data of one step).
 
-    axes: the image's axis numbers in the order stack, color, height, width; missing axes are left out.
-    shape: the image's shape in a row, [planes, H, W].
+    axes: numbers of the image's axes in the environment, in the order stack, color, height, width (if they exist).
+    shape: shape [planes, H, W] of the image in a row.
     """
 
     axes: tuple[int, ...]
@@ -115,11 +114,11 @@ def image_leaves(obs: Spec) -> list[str]:
 
 
 def image_layout(space: gym.Space, least: int = SMALLEST) -> ImageLayout | None:
-    """Return the layout of the image that a space describes, or None if the space is not that of an image.
+    """Return the layout of the images of a space, or None if its values are not images.
 
-    An image is a Box of bytes, at least `least` pixels high and wide. Of three axes, the first or the last holds the
-    planes, if it is shorter than the others. Of four axes, the first counts stacked frames; the others follow this
-    rule.
+    An image is a Box of uint8, at least `least` pixels high and wide. An image with three axes has its planes on the
+    first or the last axis, which must be shorter than the other two. With four axes, the first axis counts stacked
+    frames, and the same rule applies to the other three.
     """
     if not isinstance(space, gym.Box) or space.dtype != np.uint8 or len(space.shape) not in (2, 3, 4):
         return None

@@ -1,9 +1,9 @@
 """Step one environment, and write its results into the rows of its pool's shared memory.
 
-A lane is an environment with one player, or one player of a match, an environment with several players. A row with
-`terminated` or `truncated` ends an episode. The lane's next step resets the environment, and gives the first row of the
-next episode. If an environment raises an exception, it is closed, and the pool counts a fault. The lane's next step
-then builds a new environment.
+A lane is one player in an environment. An environment with several players is called a match, and has several lanes. A
+row is the data of one step of a lane. A row with `terminated` or `truncated` ends an episode. The lane's next step
+resets the environment, and gives the first row of the next episode. If an environment raises an exception, it is
+closed, and the pool counts a fault. The lane's next step then builds a new environment.
 """
 
 from __future__ import annotations
@@ -54,11 +54,11 @@ class LaneJob:
 
 
 class Unbuilt(Exception):
-    """Raised when the first build of an environment fails, which is a mistake of the user."""
+    """Raised when the first build of an environment fails."""
 
 
 class Unit(ABC):
-    """One environment with its rows in shared memory. lane: the environment's lane, or the first lane of its match."""
+    """One environment, with its rows in shared memory. `lane`: its lane, or the first lane of its match."""
 
     env: Any = None  # None: not built, or closed
     stage = "build"  # operation in progress, named after the rule that its exception breaks
@@ -69,7 +69,7 @@ class Unit(ABC):
     remarked: frozenset[str] = frozenset()  # rules about which a remark was made
 
     def __init__(self, job: LaneJob, make: Factory, board: SharedRows, lane: int, allow: Allow = lambda seconds: None):
-        """allow: called before each operation with the operation's time limit in seconds."""
+        """`allow`: function that is called before each operation with the operation's time limit in seconds."""
         self.job, self.make, self.board, self.lane, self.allow = job, make, board, lane, allow
         seating = board.seating
         lanes = [lane] if seating is None else seating.own[seating.match[lane]].tolist()
@@ -84,13 +84,13 @@ class Unit(ABC):
 
     @abstractmethod
     def made(self, env: Any) -> None:
-        """Prepare the conversions of actions and rows for a new environment."""
+        """Prepare to convert the actions and observations of the new environment `env`."""
 
     seed = property(lambda self: lane_seed(self.board, self.job, self.lane))  # of the environment's next seeded reset
 
     def prepare(self) -> None:
-        """Build the environment. If the build fails, raises UserError if this unit had a fault before, else Unbuilt.
-        Raises SpaceViolation if the environment's spaces differ from the declared ones.
+        """Build the environment. Raises Unbuilt if the first build fails, and UserError if a later build fails. Raises
+        SpaceViolation if the environment's spaces differ from the declared ones.
         """
         self.stage = "build"
         self.allow(max(START, self.job.step_timeout))
@@ -110,7 +110,7 @@ class Unit(ABC):
         self.made(self.env)
 
     def writer(self, space: gym.Space, lane: int, method: Callable[[], Tree] | None = None) -> RowWriter:
-        """Return a function that checks an observation of `space` and its mask of legal actions, and writes a lane's
+        """Return a function that checks an observation and its mask of legal actions, and writes them into a lane's
         row. The mask is in the observation, in info, or returned by `method`. The function raises SpaceViolation.
         """
         shown, rows = masks.without_mask(space), self.board.rows
@@ -135,8 +135,7 @@ class Unit(ABC):
         return show
 
     def reset(self) -> tuple[Any, Any]:
-        """Reset the environment, which is built first if necessary. Return observation and info. Raises SpaceViolation.
-        """
+        """Reset the environment, built first if necessary. Return observation and info. Raises SpaceViolation."""
         if self.env is None:
             self.prepare()
         self.allow(self.job.step_timeout)
@@ -153,7 +152,7 @@ class Unit(ABC):
         return found[0], found[1]
 
     def say(self, rule: str, text: str, who: str = "") -> None:
-        """Leave a warning about a valid row. Only the first warning about each rule is kept."""
+        """Keep a warning for the pool. Only the first warning about each rule is kept."""
         if rule not in self.remarked:
             self.remarked |= {rule}
             self.remark = f"{self.job.title}{who}: {text} {rules.rule_suffix(rule)}"
@@ -166,8 +165,7 @@ class Unit(ABC):
 
     def load(self, saved: Batch) -> bool:
         """Restore a saved state in an environment that was reset. Return False if the environment or the state is
-        missing. The pool restores its arrays before this call, such as which lane plays which seat. Raises the same
-        exceptions as `save`.
+        missing. Raises the same exceptions as `save`. Call this method after the pool has restored its arrays.
         """
         self.allow(self.job.step_timeout)
         if self.env is None or "env" not in saved:
@@ -188,12 +186,12 @@ class Unit(ABC):
 
 
 def make_unit(job: LaneJob, *given: Any) -> Unit:
-    """Make a Match if the environment has several players, else a Lane. given: the other arguments of Unit."""
+    """Make a Match if the environment has several players, else a Lane."""
     return (Match if job.spec.kinds else Lane)(job, *given)
 
 
 def take_turn(unit: Unit) -> int:
-    """Make the next rows of a unit (a lane or a match). Return the unit's number, its first lane.
+    """Step a unit (a lane or a match), and write its rows. Return the number of its first lane.
 
     If the unit left a message in the pool's shared memory, return `~number` instead. If the environment raised an
     exception, it is closed, and the next call builds a new environment.
@@ -233,15 +231,13 @@ def _report(unit: Unit, e: BaseException) -> str:
 
 
 def lane_seed(board: SharedRows, job: LaneJob, lane: int) -> int:
-    """Return the seed of a lane's next seeded reset. The seed changes when the lane restarts after a fault or returns
-    after an absence, so that the lane repeats neither the fault nor its games.
-    """
+    """Return the seed of a lane's next seeded reset. After a fault or an absence, a lane gets a new seed."""
     again = int(board.faults[lane] + 1_000 * board.joins[lane])
     return int(lane_seeds(job.seed + 1_000_003 * again, job.lane + lane, 1)[0])
 
 
 def check_generator(unit: Unit, env: object, seed: int) -> None:
-    """Raises SpaceViolation if another environment of the pool with another seed has the same random generator."""
+    """Raises SpaceViolation if two lanes of the pool have different seeds, but share a random generator."""
     board = unit.board
     source = board.seeds[unit.lane] = rules.rng_of(env)
     twins = np.flatnonzero(board.seeds == source) if source not in (-1, seed) else ()
@@ -255,7 +251,7 @@ def check_generator(unit: Unit, env: object, seed: int) -> None:
 
 
 class Seats(NamedTuple):
-    """Match and seat (place of a player) of each of n lanes, for scripted players that see the state of the game."""
+    """States of all matches, and the match and seat (place of a player) of n lanes. Scripted players read them."""
 
     game: Any
     states: Batch  # arrays [matches, …] of all matches of the pool; read-only
@@ -278,8 +274,8 @@ Bot = SeatedBot | StateBot
 
 
 def load_bot(spec: EnvSpec, name: str) -> Bot:
-    """Load a bot (scripted player) by name, and test it. A StateBot is tested by seat_bot, because the test needs a
-    pool. Raises UserError if the bot is missing, raises an exception, or does not return actions.
+    """Load a bot (scripted player) by name. Raises UserError if the bot is missing, raises an exception, or does not
+    return actions. A StateBot is tested later, by seat_bot.
     """
     bot: Bot = imported(spec.bots[name], "polyplay_bots")
     if not isinstance(bot, StateBot):
@@ -304,8 +300,8 @@ def _check_arguments(bot: SeatedBot, name: str) -> None:
 
 
 def seat_bot(bot: Bot, pool: Pool, lanes: Lanes) -> SeatedBot:
-    """Return a function that plays the pool's `lanes` by a bot (scripted player). Raises UserError if the bot is a
-    StateBot and the pool has no states of games, or if the bot raises an exception or does not return actions.
+    """Return a function that chooses the actions of the pool's `lanes` by the bot (scripted player). Raises UserError
+    if the bot raises an exception or does not return actions, or if the pool lacks the states that a StateBot needs.
     """
     if not isinstance(bot, StateBot):
         return bot
@@ -474,7 +470,7 @@ class Match(Unit):
     # --------------------------------------------------------------------------------------------- rows
 
     def _played(self, seat: int, results: Any, here: bool) -> None:
-        """Write the row of a player that acted. here: whether the agent is still in `agents`. Raises SpaceViolation."""
+        """Write the row of a player that acted. `here`: whether it is still in `agents`. Raises SpaceViolation."""
         agent, (obs, rewards, terminations, truncations, infos) = self.agents[seat], results
         try:
             seen, reward = obs[agent], read_reward(rewards[agent])
@@ -503,7 +499,7 @@ class Match(Unit):
             self.say("bounds", near, f", {agent}")
 
     def _absent(self, lane: int) -> None:
-        """Write a `first` row for a lane without a player, and keep the lane's last observation."""
+        """Write a row with `first` set for a lane whose player is absent. The row keeps the last observation."""
         if "mask" in self.board.rows:
             tree.map(lambda mask: mask[lane].fill(True), self.board.rows["mask"])
         tree.write(self.board.rows, lane, first_row(self.board.rows))
@@ -608,8 +604,8 @@ def read_flag(name: str, value: object) -> bool:
 
 
 def final_observation_flaw(violation: SpaceViolation, terminated: bool) -> SpaceViolation:
-    """Return the SpaceViolation of the rule final-observation, if an episode's last observation has wrong keys, shape
-    or dtype. Return other violations unchanged.
+    """Convert a rule violation in the last observation of an episode. If keys, shape or dtype are wrong, return a
+    violation of the rule final-observation. Otherwise, return the given violation.
     """
     if violation.rule not in SHOWN:
         return violation
@@ -619,8 +615,8 @@ def final_observation_flaw(violation: SpaceViolation, terminated: bool) -> Space
 
 
 def check_contains(space: gym.Space, obs: Any, path: str = "") -> str:
-    """Check that `obs`, whose shape and type are right, lies in `space`. Return a warning if a number exceeds its bound
-    only by rounding of floats, else "". Raises SpaceViolation if keys are wrong or a number is beyond its bounds.
+    """Check that `space` contains `obs`, whose shape and dtype are right. Return a warning if a number is out of bounds
+    only by a rounding error, else "". Raises SpaceViolation if keys are wrong or a number is out of bounds.
     """
     try:
         if space.contains(obs):
@@ -641,7 +637,7 @@ def check_contains(space: gym.Space, obs: Any, path: str = "") -> str:
 
 
 def near_bounds(space: gym.Box, obs: np.ndarray, path: str) -> str:
-    """Check a Box for check_contains. Floats may exceed a bound by a few rounding steps at the bounds' magnitude."""
+    """Check the bounds of a Box, like check_contains. Floats may be out of bounds by a rounding error."""
     over = np.maximum(np.subtract(space.low, obs, dtype=float), np.subtract(obs, space.high, dtype=float))
     if not (over > 0).any():
         return ""  # the bounds hold: only the dtype differs, which the writer checks
@@ -690,9 +686,9 @@ def observation_writer(
 ) -> Writer:
     """Return a function that checks an observation against `space` and writes it into `into[lane]`.
 
-    If `lane` is a slice, the function takes a batch of observations. casting: dtype conversions that a Box accepts, as
-    for np.can_cast; "same_kind" includes float64 to float32. The function raises SpaceViolation if keys, shape or dtype
-    differ from the declaration, or if a value is invalid.
+    `lane`: number of the lane, or a slice for a batch of observations.
+    `casting`: which conversions of dtype a Box allows, as in np.can_cast; "same_kind" includes float64 to float32.
+    The function raises SpaceViolation if keys, shape, dtype or a value do not fit `space`.
     """
     parts = subspaces(space)
     if parts is not None:
@@ -760,8 +756,8 @@ def other(path: str, declared: object, given: object, rule: str) -> SpaceViolati
 
 
 def as_array(obs: object, dtype: np.dtype | None, declared: object, path: str) -> np.ndarray:
-    """Convert an observation to an array. Lists and Python numbers have no dtype, so they are read with `dtype`. Raises
-    SpaceViolation if `dtype` cannot hold the values, or if `obs` is not an array.
+    """Convert an observation to an array. Lists and Python numbers are converted to `dtype`. Raises SpaceViolation if
+    `dtype` cannot hold the values, or if `obs` is not an array.
     """
     own = isinstance(obs, list | tuple | bool | int | float)
     try:

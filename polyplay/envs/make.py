@@ -38,7 +38,7 @@ _described: ContextVar[list[tuple[Envs, EnvSpec]] | None] = ContextVar("describe
 
 @contextlib.contextmanager
 def known_spec(spec: EnvSpec) -> Iterator[None]:
-    """Within this context, use `spec` as the description of all environments, and build none to describe it."""
+    """Within this context, use `spec` as the description of all environments, so that none is built to describe it."""
     token = _known.set(spec)
     try:
         yield
@@ -57,15 +57,15 @@ def remembering() -> Iterator[None]:
 
 
 def describe(envs: Envs) -> EnvSpec:
-    """Describe a lane of `envs`. Raises UserError if the environment is unknown, or the lanes make no whole matches."""
+    """Describe a lane (parallel environment). Raises UserError if the environment is unknown or lanes do not fit."""
     spec = _spec_of(envs)
     _check(envs, spec)
     return spec
 
 
 def whole_matches(envs: Envs) -> Envs:
-    """Return `envs` with the number of lanes rounded up to whole matches, or set to the fixed number of a vector
-    environment. Raises UserError if the environment cannot have this number of lanes.
+    """Return `envs` with a number of lanes that fits the environment. For several players, the number is rounded up to
+    whole matches. A vector environment may fix the number. Raises UserError if the environment refuses it.
     """
     if "spec" in envs.__dict__:  # checked already
         return envs
@@ -105,7 +105,6 @@ def _spec_of(envs: Envs) -> EnvSpec:
 
 
 def _own(envs: Envs) -> Any:
-    """Return the module that describes and opens `envs`, or None for a Gymnasium environment."""
     if task_words(envs.name):
         return importlib.import_module("polyplay.envs.tasks")
     start = "ALE/" if is_game(envs.name, envs.options) else envs.title
@@ -144,7 +143,7 @@ SHARE = 1.5e-4  # seconds of stepping per turn that are worth another process
 
 
 def split_steps(envs: Envs) -> tuple[bool, int]:
-    """Return whether the caller's thread steps environments, and how many processes do. The split changes no rows."""
+    """Return whether the caller's thread steps environments, and how many processes do. Results do not depend on it."""
     if envs.inline:
         return True, 0
     sides, turn = min(envs.workers or cores(), units_of_turn(envs)), envs.spec.step_time * units_of_turn(envs)

@@ -1,6 +1,6 @@
-"""Use PettingZoo's environments of several players, and pad them to one set of spaces for all players.
+"""Use PettingZoo's environments of several players. `pad` gives all players of an environment equal spaces.
 
-Any object with PettingZoo's methods counts as such an environment, so only conversions need the package.
+Any object with PettingZoo's methods is accepted. Only the conversion of turn-based environments imports the package.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def parallel_of(env: Any) -> Any:
 
 
 class AroundPlayers:
-    """A ParallelEnv around an environment of several players. bare: `env` without wrappers that only check calls."""
+    """A ParallelEnv around an environment of several players. `bare`: `env` without wrappers that only check calls."""
 
     def __init__(self, env: Any, bare: Any):
         self.env, self._bare = env, bare
@@ -76,11 +76,10 @@ class AroundPlayers:
 class AllAtOnce(AroundPlayers):
     """A ParallelEnv around a turn-based environment, with the same results as PettingZoo's conversions.
 
-    If agents act in a cycle (`is_parallelizable`), a step takes the actions of all agents. Otherwise a step takes only
-    the action of the agent to move, and masks leave the other agents one legal action, the first.
+    If agents act in a cycle (`is_parallelizable`), a step takes the actions of all agents. Otherwise, a step takes only
+    the action of the agent whose turn it is, and masks allow the other agents only their first action.
 
-    PettingZoo's own conversions are not used, because they observe agents twice per step, through wrappers whose checks
-    a pool repeats (bench/third_party.py).
+    PettingZoo's conversions are not used, because they observe each agent twice per step (bench/third_party.py).
     """
 
     def __init__(self, env: Any):
@@ -117,7 +116,6 @@ class AllAtOnce(AroundPlayers):
         return obs, rewards, terminated, truncated, infos
 
     def _masked(self, obs: Batch, infos: Batch) -> tuple[Batch, Batch]:
-        """Add masks for the agents that wait, and for the agent to move if it has none."""
         infos = dict(infos)
         if self._cycle:
             return obs, infos
@@ -144,8 +142,8 @@ def _unchecked(env: Any) -> Any:
 
 
 def inspect_players(env: Any, title: str) -> EnvSpec:
-    """Describe a ParallelEnv, whose agents have a seat (place of a player) each. Raises UserError if seats have
-    different spaces, or a space is not supported.
+    """Describe a ParallelEnv. Each agent has a seat (place of a player). Raises UserError if the seats have different
+    spaces, or a space is not supported.
     """
     agents = list(env.possible_agents)
     if not agents:
@@ -181,7 +179,6 @@ def _unequal(title: str, *seats: tuple[Agent, EnvSpec]) -> UserError:
 
 
 def _numbers(env: Any, name: str, agents: list[Agent], title: str) -> tuple[int, ...]:
-    """Return each agent's number in the dict `name`, or () without a dict. Raises UserError if an agent is missing."""
     given = getattr(env, name, None)
     if given is None:
         return ()
@@ -201,8 +198,8 @@ def _bots(env: Any, title: str) -> Mapping[str, str]:
 
 
 def seen_in_info(env: Any, spec: EnvSpec, title: str) -> tuple[Spec | None, bool]:
-    """Reset `env`. Return the fields of the mask in info, or None, and whether info has a team reward. If the reset
-    fails, return (None, False), because the run's own reset reports the failure.
+    """Reset `env`, and read its infos. Return the fields (shape and dtype) of the mask, or None, and whether infos have
+    a team reward. Return (None, False) if the reset fails.
     """
     try:
         _, infos = env.reset(seed=0)
@@ -215,7 +212,7 @@ def seen_in_info(env: Any, spec: EnvSpec, title: str) -> tuple[Spec | None, bool
 
 
 def read_events(info: Mapping[str, Any], n: int) -> np.ndarray | float:
-    """Return an agent's counts of events [n] since its last row, or 0 if info has none. Raises SpaceViolation."""
+    """Return an agent's event counts [n] since its last row, or 0 if info has no counts. Raises SpaceViolation."""
     given = info.get(EVENTS)
     if given is None:
         return 0.0
@@ -230,7 +227,7 @@ TAKEN = "vectors (a Box with one dimension) and Discrete or vector actions"
 
 
 def pad(env: Any) -> Any:
-    """Pad an environment's seats, for `--wrapper polyplay.envs.pettingzoo:pad`. Raises UserError for one player."""
+    """Wrapper that gives all players equal spaces (see Padded). Raises UserError if the environment has one player."""
     inner = parallel_of(env)
     if not is_parallel(inner):
         raise UserError(f"--wrapper: {__name__}:pad given, which pads seats; this has one player: leave it out")
@@ -238,12 +235,13 @@ def pad(env: Any) -> Any:
 
 
 class Padded(AroundPlayers):
-    """A ParallelEnv with equal spaces for all seats (places of players).
+    """A ParallelEnv with equal spaces for all agents.
 
-    Observations are padded with zeros, and end with the seat's kind as one-hot. All seats have as many actions as the
-    seat with the most. A mask forbids actions that a seat lacks, and surplus numbers of a vector action are ignored.
+    Observations are padded with zeros. All agents have as many actions as the agent with the most. Masks forbid the
+    actions that an agent lacks. In vector actions, the numbers that an agent lacks are ignored.
 
-    Seats with identical spaces have the same kind (`polyplay_kinds`). If all seats have one kind, there is no one-hot.
+    Agents with identical spaces have the same kind (`polyplay_kinds`). If there are several kinds, observations end
+    with the kind as one-hot.
     """
 
     def __init__(self, env: Any):
@@ -326,7 +324,6 @@ def _refused(given: str) -> UserError:
 
 
 def _joined(spaces: list[gym.Box], width: int, kinds: int) -> gym.Box:
-    """Make a Box that contains these Boxes, padded with zeros to `width`, followed by `kinds` numbers of a one-hot."""
     low = np.stack([np.pad(space.low.astype(float), (0, width - space.shape[0])) for space in spaces]).min(0)
     high = np.stack([np.pad(space.high.astype(float), (0, width - space.shape[0])) for space in spaces]).max(0)
     dtype = np.result_type(*(space.dtype for space in spaces))

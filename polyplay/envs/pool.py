@@ -1,8 +1,8 @@
 """Describe environments (`Envs`, `EnvSpec`), and define the base class of pools, which step environments (`Pool`).
 
-A pool steps lanes (parallel environments). Each step of a lane gives a row. A row with `terminated` or `truncated`
-holds the real last observation of its episode, and the action sent for the row is ignored. The lane's next row has
-`first` set, and begins the next episode.
+A pool steps lanes (parallel environments). Each step of a lane gives a row: an observation, a reward and flags. A row
+with `terminated` or `truncated` has the last observation of its episode. The lane's next step ignores the action and
+resets the environment. It gives a row with `first` set, which begins the next episode.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ class EnvSpec:
     """Description of the observations and actions of one lane (parallel environment).
 
     describe: facts about the environment, to print.
-    classes: number of values of each Discrete observation, and `nvec` of each MultiDiscrete one.
-    mask: bool fields that mark legal actions, see the module `masks`.
+    classes: {path: number of values} of Discrete observations, and {path: `nvec`} of MultiDiscrete ones.
+    mask: fields (shape and dtype) of the masks of legal actions, see the module `masks`; None: no masks.
     vector: whether the factory makes vector environments.
     width: number of lanes that a vector environment has; 0: any number.
     spaces: the environment's spaces as JSON.
@@ -72,7 +72,7 @@ class EnvSpec:
     tasks: names of the tasks.
     order: task numbers; lane i always plays task `order[i % len(order)]`.
     parts: description of each task.
-    task_input: how networks get the task, see `Envs`. Unless it is "none", observations are {"seen", "task"}.
+    task_input: how networks get the task, see `Envs`. If not "none", observations are dicts with "seen" and "task".
     """
 
     obs: Spec
@@ -112,7 +112,7 @@ class EnvSpec:
 
     @property
     def own_fields(self) -> Spec:
-        """Fields of rows that only environments with several players or several tasks have."""
+        """Fields that rows have only if the environment has several players or several tasks."""
         events = {"events": Field((len(self.events),), "float32")} if self.events else {}
         task = {"task": Field((), "int64")} if self.tasks else {}
         return {**events, **task, **({"team_reward": Field((), "float32")} if self.team_reward else {})}
@@ -125,7 +125,7 @@ class EnvSpec:
 class Pool(ABC):
     """Base class of pools. A pool steps lanes (parallel environments) that have the same `spec`.
 
-    Methods that are not abstract are for features that most pools lack: matches of several players, images for people,
+    Most pools need only the abstract methods. The other methods are for matches of several players, images for people,
     a varying number of lanes, and saved states.
     """
 
@@ -145,10 +145,10 @@ class Pool(ABC):
     @abstractmethod
     def recv(self, timeout: float | None = None) -> tuple[Lanes, Batch]:
         """Wait for lanes that have stepped. Return their numbers and their rows, in the same order. The arrays are
-        valid until send() for these lanes. The first row of a lane holds the observation of its reset.
+        valid until the next send() for these lanes. Each lane's first row holds the observation of a reset.
 
-        timeout: seconds to wait; None: no limit. Ignored by the pools of ale-py and EnvPool, whose steps always end.
-        Raises TimeoutError; EnvFailure if an environment failed; Closed after close().
+        timeout: seconds to wait; None: no limit. The pools of ale-py and EnvPool ignore it.
+        Raises TimeoutError after `timeout`, EnvFailure if an environment failed, and Closed after close().
         """
 
     @abstractmethod
@@ -168,15 +168,15 @@ class Pool(ABC):
     # ---------------------------------------------------------------------------------------- matches
 
     def pause_matches(self, on: bool) -> None:
-        """Hold all matches if `on` is true, else release them. A held match that has ended does not restart, and its
-        lanes give only `first` rows, which are no transitions. A released match restarts in its next step. Raises
-        ValueError if the pool has no matches.
+        """Hold all matches if `on` is true, else release them. Held matches continue to their end, but do not restart.
+        Their lanes then give only rows with `first` set, which are no transitions. A released match restarts in its
+        next step. Raises ValueError if the pool has no matches.
         """
         raise ValueError(f"{self.title}: has no matches to hold")
 
     def seats_of(self, lanes: Lanes) -> Seats | None:
-        """Return the states of all matches, and the match and seat (place of a player) of each of these lanes. The
-        arrays are valid until send() for the lanes. Return None if the environment does not share such states.
+        """Return the states of all matches, and the match and seat (place of a player) of each of these lanes, or None
+        if there are no such states. The arrays are valid until the next send() for these lanes.
         """
         return None
 
@@ -184,7 +184,7 @@ class Pool(ABC):
 
     @property
     def ready(self) -> int:
-        """Number of lanes with a row that recv has not returned yet. A pool with fixed groups has 0."""
+        """Number of lanes with a row that recv has not returned yet. With fixed groups, it is always 0."""
         return 0
 
     @property
@@ -198,10 +198,10 @@ class Pool(ABC):
         return self.lanes
 
     def scale(self, n: int) -> None:  # noqa: B027 - lanes that stay need nothing
-        """Keep the first `n` lanes. recv returns each other lane once more, for part(). Fixed lanes stay."""
+        """Keep only the first `n` lanes. recv returns each other lane once more, for part(). Fixed lanes stay."""
 
     def part(self, lanes: np.ndarray) -> None:
-        """End surplus lanes (int64 [n]) that recv has returned. The caller sends them no actions."""
+        """End these lanes, int64 [n], which scale() removed and recv has returned. The caller sends them no actions."""
         raise ValueError(f"{self.title}: its lanes are fixed")
 
     def waits(self) -> tuple[float, float] | None:
@@ -211,13 +211,11 @@ class Pool(ABC):
     # ------------------------------------------------------------------------------------------ state
 
     def state(self) -> Batch | None:
-        """Return all data that decide the lanes' future, as arrays, or None if this is impossible (see `unsaved`)."""
+        """Return the whole state of the pool as arrays, or None if this is impossible (`unsaved` says why)."""
         return None
 
     def load(self, state: Batch) -> None:
-        """Restore bitwise a state that state() returned, including which lanes wait for actions. Raises ValueError if
-        the pool has no states.
-        """
+        """Restore exactly a state that state() returned. Raises ValueError if the pool cannot be saved."""
         raise ValueError(f"{self.title}: has no state to load: {self.unsaved}")
 
 
@@ -226,8 +224,8 @@ class Pool(ABC):
 
 @dataclass(frozen=True)
 class Envs:
-    """Description of a pool of environments, which is cheap to make and can be pickled. open() makes the pool. A
-    callable `name` is pickled by cloudpickle.
+    """Description of a pool of environments. open() makes the pool. A description can be pickled, a callable `name` by
+    cloudpickle.
 
     name: "ALE/Pong-v5" (any Atari game), a Gymnasium id, "toy:catch", "module:callable", "module:EnvId-v0",
     "envpool:Task-v1", or a callable that returns a gymnasium.Env or VectorEnv.
@@ -277,7 +275,7 @@ class Envs:
 
     @property
     def fixed(self) -> bool:
-        """Whether recv returns fixed groups of lanes in turn, not the lanes that are ready. One group has all lanes."""
+        """Whether recv returns fixed groups of lanes in turn. Otherwise, it returns the lanes that are ready."""
         return not self.at_once
 
     @property
@@ -287,23 +285,22 @@ class Envs:
 
     @cached_property
     def spec(self) -> EnvSpec:
-        """The description of a lane (parallel environment), made once. A Gymnasium environment is built to be
-        described, in a separate process unless `inline` is true. Raises UserError if the environment is unknown or not
-        supported.
+        """Description of a lane (parallel environment). The first access may build a Gymnasium environment, in a
+        separate process unless `inline` is true. Raises UserError if the environment is unknown or not supported.
         """
         from polyplay.envs.make import describe
 
         return describe(self)
 
     def share(self, **changes: Any) -> Envs:
-        """Return a copy with these changes, and with the same `spec`, which is not made again."""
+        """Return a copy with these changes. The copy keeps `spec`, which is not made again."""
         other = replace(self, **changes)
         if "spec" in self.__dict__:
             other.__dict__["spec"] = self.spec
         return other
 
     def open(self, seed: int, lane: int = 0) -> Pool:
-        """Open the pool. lane: number of its first lane in the run. A lane's seed depends on `seed` and its number."""
+        """Open the pool. `lane`: number of its first lane among all lanes of the run. Seeds depend on this number."""
         from polyplay.envs.make import connect
 
         return connect(self, seed, lane)
@@ -367,7 +364,7 @@ def title_of(name: str | Factory) -> str:
 
 
 def lane_seeds(seed: int, lane: int, n: int) -> np.ndarray:
-    """Return the seeds of lanes `lane` … `lane + n - 1`: int64 [n] in 0 … 2³¹-1, pseudorandom and distinct in a run."""
+    """Return different seeds for `n` lanes from `lane` on, int64 [n] in 0 … 2³¹-1. Other lanes get other seeds."""
     key = np.random.SeedSequence(seed % 2**64).generate_state(2, np.uint64)
     mask = np.uint64(2**31 - 1)
     x = (np.arange(lane, lane + n, dtype=np.uint64) + (key[0] & mask)) & mask
@@ -382,7 +379,7 @@ Options = TypeVar("Options")
 
 
 def options(kind: Callable[..., Options], given: Mapping[str, object], title: str) -> Options:
-    """Make `kind(**given)`, where `kind` is a dataclass of options. Raises UserError like check_options."""
+    """Check the options `given`, and make the dataclass `kind` from them. Raises UserError like check_options."""
     check_options(given, {f.name: f.default for f in fields(kind)}, title)  # type: ignore[arg-type]
     return kind(**given)
 
@@ -448,12 +445,11 @@ def _numbers(ends: np.ndarray) -> Any:
 
 
 def _reader(dtype: np.dtype) -> Callable[[Any], int | float]:
-    """Return the type to read numbers of this dtype. For integers it is int, which has more digits than float."""
     return float if dtype.kind == "f" else int
 
 
 def space_from_json(given: Row) -> gym.Space:
-    """Make the space that `space_to_json` converted. Raises KeyError, TypeError or ValueError if input is damaged."""
+    """Make a space from the JSON of `space_to_json`. Raises KeyError, TypeError or ValueError if it is damaged."""
     kind = given["kind"]
     if kind in ("Tuple", "Dict"):
         parts = {part["key"]: space_from_json(part["space"]) for part in given["parts"]}
@@ -479,7 +475,7 @@ def _array(ends: Any, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
 
 
 def spec_of_spaces(seen: gym.Space, acted: gym.Space, title: str, uses: Any = None, note: str = "") -> EnvSpec:
-    """Describe a lane by the space of its observations, `seen`, and the space of its actions, `acted`.
+    """Describe a lane by its observation space `seen`, and its action space `acted`.
 
     seen: may contain a mask of legal actions.
     uses: see conditional_actions.
@@ -500,7 +496,7 @@ def spec_of_spaces(seen: gym.Space, acted: gym.Space, title: str, uses: Any = No
 
 
 def of_spec(spec: EnvSpec) -> tuple[gym.Space, gym.Space]:
-    """Return the declared spaces of observations and actions, or spaces that fit the spec if none are declared."""
+    """Return the spaces of observations and actions. If the spec declares none, make spaces that fit it."""
     if spec.spaces is not None:
         return space_from_json(spec.spaces["observation"]), space_from_json(spec.spaces["action"])
     made = {path: _observed(field, spec.classes.get(path, 0)) for path, field in tree.leaves(spec.obs)}
@@ -508,8 +504,8 @@ def of_spec(spec: EnvSpec) -> tuple[gym.Space, gym.Space]:
 
 
 def byte_bounds(spec: EnvSpec) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """Return {path: (low, high)} for every part of observations that is a Box of bytes. The bounds are arrays: as
-    declared, or else 0 and 255.
+    """Return {path: (low, high)} of each part of the observations that is a Box of uint8. The bounds are arrays. If
+    none are declared, they are 0 and 255.
     """
     fields = {path: f for path, f in tree.leaves(spec.obs) if f.dtype == "uint8" and path not in spec.classes}
     if not fields:
@@ -521,9 +517,7 @@ def byte_bounds(spec: EnvSpec) -> dict[str, tuple[np.ndarray, np.ndarray]]:
 
 
 def network_view(spec: EnvSpec) -> tuple[list[Any], list[Any]]:
-    """Return all that decides a network's shape: the parts of observations in order, with numbers of values and bounds
-    of bytes, and the parts of actions.
-    """
+    """Return the parts of observations and the parts of actions, with all properties on which a network depends."""
     bounds = {path: tuple(end.tobytes() for end in ends) for path, ends in byte_bounds(spec).items()}
     images = spec.image_leaves
     seen = [(p, field, spec.classes.get(p), bounds.get(p), p in images) for p, field in tree.leaves(spec.obs)]
@@ -531,7 +525,7 @@ def network_view(spec: EnvSpec) -> tuple[list[Any], list[Any]]:
 
 
 def describe_views(spec: EnvSpec, other: EnvSpec) -> tuple[tuple[str, str], tuple[str, str]]:
-    """Describe two specs for a comparison. Return (texts of both specs' observations, texts of both specs' actions)."""
+    """Describe two specs for a comparison. Return the texts of both observations, and the texts of both actions."""
     shown = [spaces.describe_fields(s.obs) for s in (spec, other)]
     taken = [spaces.describe_actions(s.action) for s in (spec, other)]
     if len({*shown}) == 1:
@@ -540,7 +534,7 @@ def describe_views(spec: EnvSpec, other: EnvSpec) -> tuple[tuple[str, str], tupl
 
 
 def box_parts(spec: EnvSpec) -> dict[str, gym.Box]:
-    """Return {path: Box} of the parts of observations that are a Box. The Box of an image has the layout of rows."""
+    """Return {path: Box} of the parts of observations that are a Box. Images are [planes, height, width]."""
     found = tree.leaves(_tree_of(of_spec(spec)[0]))
     return {path: _as_in_rows(space) for path, space in found if isinstance(space, gym.Box)}
 
@@ -580,7 +574,7 @@ _PLAYERS |= {"tasks": tuple, "order": tuple, "task_input": str}
 
 
 def spec_to_json(spec: EnvSpec) -> Row:
-    """Convert a spec to JSON: the parts of the spec on which networks depend, and the environment's spaces."""
+    """Convert a spec to JSON: the environment's spaces, and the other parts of the spec on which networks depend."""
     seen, acted = of_spec(spec)
     mask = None if spec.mask is None else {path: list(field.shape) for path, field in tree.leaves(spec.mask)}
     about = {"frames_per_step": spec.frames_per_step, "describe": dict(spec.describe), "mask": mask}
@@ -591,7 +585,7 @@ def spec_to_json(spec: EnvSpec) -> Row:
 
 
 def spec_from_json(given: Row, title: str) -> EnvSpec:
-    """Make the spec that `spec_to_json` converted. Raises UserError if the input is damaged or of another version."""
+    """Make a spec from the JSON of `spec_to_json`. Raises UserError if the JSON is damaged or of another version."""
     try:
         if given["schema"] != 1:
             raise ValueError(f"schema {given['schema']!r}, this version reads 1")

@@ -1,9 +1,9 @@
 """A pool whose environments step in other processes, and the code that runs in such a process.
 
 A process steps several lanes (parallel environments) or matches, and writes their rows into shared memory. The pool
-sends orders to a process, and the process sends answers. Orders and answers are lane numbers in shared memory,
-announced by a semaphore (a bell). No process waits busily, and processes share no lock. If a process is killed or
-hangs, the pool replaces the process, and its lanes restart.
+orders a step by writing the lane's number into a queue in shared memory. The process answers by writing the number into
+another queue. A semaphore (a bell) wakes the reader of a queue. Processes share no lock. If a process is killed or
+hangs, the pool replaces it, and its lanes restart.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ REORDERED = ForkServer("polyplay.envs.preload", reordered=True)  # with another 
 
 
 class EnvProcess(ForkedProcess):
-    """A process that steps environments, forked from `server`, by default the fork server of environments."""
+    """A process that steps environments. `server`: the fork server that forks it."""
 
     starts = False
 
@@ -56,7 +56,7 @@ class EnvProcess(ForkedProcess):
         super().__init__(server, target, args, f"{name}{processes.label}")
 
     def dump(self) -> None:
-        """Ask the process to write its Python stack into the shared memory that it passed to `settle`."""
+        """Make the process write its Python stack into shared memory, see `settle`."""
         platform.ask_for_dump(self._popen.pid)
 
 
@@ -74,7 +74,7 @@ UNSAVED = 5  # kind of message: why a lane was not saved or loaded
 
 
 class OrderQueues(SharedObject):
-    """Queues of orders to a process with `lanes` lanes, and of its answers. Each ring a bell (a semaphore)."""
+    """Queues of orders to a process with `lanes` lanes, and of its answers. A semaphore wakes the reader of a queue."""
 
     LOCAL = ("bell", "orders", "answers")
     _cells: np.ndarray
@@ -120,8 +120,8 @@ def serve(
     trace: SharedBlock,
     mail: StateMail,
 ) -> None:
-    """Run an environment process: step `lanes` as the pool orders, until the order LEAVE arrives. each: answer after
-    every lane (for pools without fixed groups).
+    """Run an environment process, which steps lanes as the pool orders, until the order LEAVE arrives. `each`: answer
+    after every lane, not after all ordered lanes.
     """
     settle(trace)
     seed_process(lane_seed(board, job, lanes[0]))
@@ -150,8 +150,8 @@ def serve(
 
 
 def serve_state(units: dict[int, Unit], order: int, mail: StateMail) -> int:
-    """Save or load all units (lanes or matches). The last unit's data also hold the global random generators' states.
-    Return the order, or `~order` after a failure, whose reason is left as the message of the first lane.
+    """Save or load the state of all units (lanes or matches) of this process, and of its global random generators.
+    Return `order`. After a failure, leave the reason as a message of the first lane, and return `~order`.
     """
     numbers = list(units)
     first, last = numbers[0], numbers[-1]
@@ -214,7 +214,7 @@ def probe(answer: Connection, maker: bytes, title: str) -> None:
 
 
 def settle(trace: SharedBlock) -> None:
-    """Make this environment process the leader of a process group, which ends when the parent process ends."""
+    """Make this process lead a process group, which dies with the parent process. Its Python stacks go to `trace`."""
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
         os.environ.setdefault(name, "1")  # libraries that environments load use one core
     group = platform.lead_group()  # so that children of environments can be killed with the process
@@ -298,7 +298,7 @@ class EnvProcessHandle:
         self.process = process
 
     def stack(self, ask: bool) -> str:
-        """Return the Python stack of the process: now if `ask`, else at its crash, or "" if the stack is unknown."""
+        """Return the Python stack of the process, or "" if unknown: its stack now if `ask`, else that of a crash."""
         if ask:
             self.process.dump()
             time.sleep(0.1)
@@ -320,14 +320,13 @@ TICK = 0.1  # seconds between checks for lost and hanging processes
 
 
 class ProcessPool(UnitPool):
-    """A pool whose environments step in other processes, and some of them in the caller's thread if `here` is true."""
+    """A pool whose environments step in other processes. If `here` is true, the caller's thread steps some of them."""
 
     threaded = True
 
     def __init__(
         self, envs: Envs, seed: int, lane: int, processes: int, here: bool = False, server: ForkServer = SERVER
     ):
-        """here: whether the caller's thread also steps lanes, the last and smallest share of each group."""
         super().__init__(envs, seed, lane, processes)
         self._job = replace(self._job, maker=pickled_factory(envs))
         self._server, sides = server, processes + here
@@ -361,7 +360,7 @@ class ProcessPool(UnitPool):
     # ------------------------------------------------------------------------------- the protocol
 
     def recv(self, timeout: float | None = None) -> tuple[Lanes, Batch]:
-        """See Pool. The rows of a slice are views of shared memory, and the rows of an index array are copies."""
+        """See Pool. If the lanes are a slice, the rows are views of shared memory. Otherwise, the rows are copies."""
         end = time.monotonic() + (math.inf if timeout is None else timeout)
         if not self._turn.acquire(timeout=-1 if timeout is None else max(timeout, 0.0)):
             raise TimeoutError
@@ -436,8 +435,8 @@ class ProcessPool(UnitPool):
     # --------------------------------------------------------------------------- lanes that come and go
 
     def scale(self, n: int) -> None:
-        """Keep the first `n` lanes, rounded up to whole matches. New lanes start with a reset. recv returns each
-        surplus lane once more, for `part`.
+        """Keep the first `n` lanes, rounded up to whole matches. New lanes start with a reset. recv returns each other
+        lane once more, then `part` ends it.
         """
         if not self._apart or self.fixed or not 0 <= n <= self.lanes:
             raise ValueError(f"{n} lanes: must be 0 … {self.lanes}, with a process per lane and without fixed groups")
@@ -466,7 +465,6 @@ class ProcessPool(UnitPool):
             self.scale(self._wanted)  # some of these lanes may be wanted again
 
     def _absent(self, i: int) -> list[int]:
-        """Return the absent lanes of process `i`, which has one lane or match."""
         lanes = range(i * self.seats, (i + 1) * self.seats)
         return [lane for lane in lanes if self._where[lane] == ABSENT]
 
@@ -474,7 +472,7 @@ class ProcessPool(UnitPool):
 
     @property
     def present(self) -> int:
-        """Number of lanes that exist, with lanes about to end, but without new lanes that have no row yet."""
+        """Number of lanes that exist. It includes lanes that are about to end, but not new lanes without a row."""
         there = len(self._workers) * self.seats if self._apart else self.lanes
         return min(there, len(self._here)) if self._apart and there <= self._wanted else there
 
@@ -512,9 +510,7 @@ class ProcessPool(UnitPool):
         self._workers[i].orders.put_all(self._workers[i].lanes)
 
     def _ask(self, worker: EnvProcessHandle, order: int) -> bool:
-        """Order a process to save or load its lanes, none of which steps, and wait for the answer. Return False after a
-        failure, whose reason is then in `unsaved`.
-        """
+        """Order a process to save or load its lanes, and wait for the answer. Return False after a failure."""
         worker.orders.put_all([order])
         while not (answers := worker.answers.take_all()):
             if self._ended([worker]):
@@ -537,14 +533,14 @@ class ProcessPool(UnitPool):
             self._turns(here)
 
     def _shares_of(self, ordered: bytes) -> tuple[np.ndarray, list[tuple[int, list[int]]]]:
-        """Split lane numbers (the bytes of an int64 array) between the caller's thread and the processes."""
+        """Split lane numbers between the caller's thread and the processes."""
         shares: dict[int, list[int]] = {}
         for i in np.frombuffer(ordered, np.int64).tolist():
             shares.setdefault(int(self._owner[i]), []).append(i)
         return np.array(shares.pop(self.processes, []), np.int64), list(shares.items())
 
     def _wait(self, end: float) -> bool:
-        """Wait for an answer, at most TICK seconds, and not beyond the time `end`. Return False if no answer came."""
+        """Wait for an answer until the time `end`, but at most TICK seconds. Return whether an answer came."""
         rang = self._bell[0].wait(max(min(self._tick, end - time.monotonic()), 0.0))
         with self._lock:
             if self._open and time.monotonic() - self._checked >= self._tick:
@@ -596,7 +592,7 @@ class ProcessPool(UnitPool):
             self._replace(worker, "hang", why)
 
     def _replace(self, worker: EnvProcessHandle, rule: str, why: str) -> None:
-        """Replace a process. Its lanes that are stepping restart now, and its other lanes when they get actions."""
+        """Replace a process, and restart its lanes."""
         stack = worker.stack(ask=rule == "hang")
         worker.process.end()
         self._stepped(worker.answers.take_all())

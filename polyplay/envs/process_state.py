@@ -1,9 +1,9 @@
 """Global random generators of a process: those of Python, NumPy and torch, which environments may use.
 
-In an environment process, only environments use these generators. With `--serial`, in the workers of a3c, and for
-vector environments, a pool steps environments in a process that has other work. Such a pool installs separate generator
-states while environments step. A pool saves generator states with its lanes, so that a resumed run continues the same
-random sequences. PYTHONHASHSEED decides the order of Python's sets, see core/processes.
+In an environment process, only environments use these generators. In other processes, other code uses them too: with
+`--serial`, in the workers of a3c, and for vector environments. There, a pool installs separate generator states while
+its environments step. A pool saves the generator states with its lanes, so that a resumed run draws the same random
+numbers.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def seed_process(seed: int) -> None:
 
 @contextlib.contextmanager
 def seeding_torch() -> Iterator[None]:
-    """Seed torch's generator with the process's seed if torch is first imported within this context."""
+    """If torch is imported for the first time within this context, seed its generator like those of the process."""
     loaded = "torch" in sys.modules
     try:
         yield
@@ -61,7 +61,7 @@ platform.at_fork(_count_fork, _seed_fork)
 
 
 class GlobalGenerators:
-    """Generator states of one pool, in a process that has other work. enter() continues from the pool's last draw."""
+    """Generator states of one pool, in a process whose other code draws random numbers too."""
 
     here: ClassVar[GlobalGenerators | None] = None  # the states that are installed now
 
@@ -69,7 +69,7 @@ class GlobalGenerators:
         self._seed, self._states = seed, dict[str, Any]()
 
     def enter(self) -> None:
-        """Install these states in the global generators."""
+        """Install the states of this pool in the global generators."""
         global _outside, _seed
         if (here := GlobalGenerators.here) is self:  # read once: another thread may call leave()
             return
@@ -103,7 +103,7 @@ class GlobalGenerators:
 
 @contextlib.contextmanager
 def outside() -> Iterator[None]:
-    """Within this context, install the process's own states, so that draws and seeds here do not affect a pool."""
+    """Within this context, install the process's own states. Draws and seeds in the context do not affect a pool."""
     pool = GlobalGenerators.here
     if pool is None:
         yield

@@ -42,7 +42,7 @@ def place_of(path: str) -> str:
 
 @dataclass(frozen=True)
 class Discrete:
-    """Actions that are one integer from 0 to n-1, as int64 [B]. The pool adds the environment's `start`."""
+    """Actions that are one integer from 0 to n-1, as int64 [B]. Pools add the `start` of the environment's space."""
 
     n: int
 
@@ -118,8 +118,7 @@ class Box:
 class Conditional(dict[str, Any]):
     """An action of several parts. The first part, a Discrete, decides which of the other parts are used.
 
-    uses: for each other part, the values of the first part that use it. Unused parts are 0. conditional_actions makes a
-    Conditional from a dict.
+    `uses`: for each other part, the values of the first part that use it. Unused parts are 0.
     """
 
     def __init__(self, parts: Mapping[str, Leaf], uses: Mapping[str, tuple[int, ...]]):
@@ -128,7 +127,7 @@ class Conditional(dict[str, Any]):
         super().__init__({name: parts[name] for name in (self.first, *self.uses)})
 
     def used(self, name: str) -> np.ndarray:
-        """Return bool [values of the first part]: whether the value uses the part `name`."""
+        """Return bool [values]: for each value of the first part, whether it uses the part `name`."""
         return np.isin(np.arange(self[self.first].n), self.uses[name])
 
     def __eq__(self, other: object) -> bool:
@@ -225,8 +224,8 @@ def observation(space: gym.Space, title: str) -> Spec:
 
 
 def classes(space: gym.Space) -> dict[str, int | tuple[int, ...]]:
-    """Return {path: number of values} of every Discrete leaf, and {path: `nvec`} of every MultiDiscrete leaf, for a
-    network's one-hot inputs. The path of a single leaf is "".
+    """Return {path: number of values} of each Discrete part, and {path: `nvec`} of each MultiDiscrete part. Networks
+    read these parts as one-hot. A space without parts has the path "".
     """
     leaves = tree.leaves(_convert(space, "", "observation", leaf_of))
     many = {path: leaf for path, leaf in leaves if isinstance(leaf, Discrete | MultiDiscrete)}
@@ -292,7 +291,7 @@ def declared_uses(env: Any) -> Any:
 
 
 def conditional_actions(action: ActionSpec, uses: Mapping[str, Iterable[int]] | None, what: str) -> ActionSpec:
-    """Make a Conditional of a dict of actions, if `uses` is given. what: name of `uses` in errors. Raises UserError."""
+    """Make a Conditional of the actions, if `uses` is given. `what`: name of `uses` in errors. Raises UserError."""
     if uses is None:
         return action
     if not isinstance(action, dict) or any(isinstance(part, dict) for part in action.values()):
@@ -320,7 +319,7 @@ MOST = 1e6  # largest absolute value of a random real number
 
 
 def action_width(space: ActionSpec) -> int:
-    """Return how many uniform numbers a random action needs. Raises UserError if real numbers have no bounds."""
+    """Return how many uniform numbers random_actions needs. Raises UserError if real numbers have no bounds."""
     return sum(_width(leaf) for _, leaf in tree.leaves(space))
 
 
@@ -333,7 +332,7 @@ def _width(leaf: Leaf) -> int:
 
 
 def random_actions(space: ActionSpec, uniforms: np.ndarray, mask: Tree | None = None) -> Tree:
-    """Make actions [B, …] from uniform numbers [B, action_width] in (0, 1). Legal values are equally probable."""
+    """Make actions [B, …] from uniform numbers [B, action_width] in (0, 1). All legal values are equally probable."""
     masks, made, at = {} if mask is None else dict(tree.leaves(mask)), dict[str, np.ndarray](), 0
     for path, leaf in tree.leaves(space):
         n, legal = _width(leaf), masks.get(path)
@@ -359,7 +358,7 @@ def _draw(leaf: Leaf, u: np.ndarray, mask: np.ndarray | None) -> np.ndarray:
 
 
 def _among(legal: np.ndarray, u: np.ndarray) -> np.ndarray:
-    """Return for each row the legal value at fraction `u` of the row's legal values, int64 [B]. legal: bool [B, n]."""
+    """Choose a legal value for each row of `legal`, bool [B, n], by random numbers `u` in (0, 1). Return int64 [B]."""
     place = (u * legal.sum(1)).astype(np.int64)
     return (legal.cumsum(1) > place[:, None]).argmax(1)
 
@@ -377,7 +376,7 @@ def action_sampler(space: ActionSpec, seed: int) -> Callable[..., Tree]:
 
 
 def _bounded(leaf: Leaf) -> Leaf:
-    """Give a Box finite bounds: a missing `low` becomes min(high, 0) - 1, and a missing `high` max(low, 0) + 1."""
+    """Give finite bounds to the numbers of a Box that have none."""
     if not isinstance(leaf, Box):
         return leaf
     low = np.where(np.isfinite(leaf.low), leaf.low, np.minimum(leaf.high, 0) - 1)
@@ -386,7 +385,7 @@ def _bounded(leaf: Leaf) -> Leaf:
 
 
 def mix_random(own: Tree, other: Tree, which: np.ndarray) -> Tree:
-    """Return actions [B, …], from `other` in lanes where `which` (bool [B]) is true, else from `own`."""
+    """Return the actions `other` in lanes where `which`, bool [B], is true, and `own` in all other lanes."""
 
     def leaf(a: np.ndarray, b: np.ndarray) -> np.ndarray:
         return np.where(which.reshape(-1, *[1] * (a.ndim - 1)), b, a).astype(a.dtype)
@@ -403,7 +402,7 @@ SEEN = 3.0  # nearly all outputs of a new policy (mean 0, deviation 1) have a sm
 
 @dataclass(frozen=True, eq=False)
 class ActionRange:
-    """Bounds of a Box as middle ± half, both float32 [*shape]. A number that lacks a bound has 0 ± 1."""
+    """Range of a Box, from middle - half to middle + half, both float32 [*shape]. Without bounds, it is -1 to 1."""
 
     middle: np.ndarray
     half: np.ndarray
@@ -417,13 +416,13 @@ class ActionRange:
 
     @property
     def unit(self) -> bool:
-        """Whether the range of every number is 0 ± 1."""
+        """Whether the range of every number is -1 to 1."""
         return bool((self.middle == 0).all() and (self.half == 1).all())
 
     @property
     def far(self) -> bool:
-        """Whether a new policy's unscaled outputs fit some number badly: nearly all outputs are outside the number's
-        bounds, or the outputs cover almost none of its range.
+        """Whether the outputs of a new policy (mean 0, standard deviation 1) hardly fit the bounds of some number: the
+        bounds are far from 0, very close together, or very far apart.
         """
         beyond = np.abs(self.middle) - self.half > SEEN
         return bool((beyond | (self.half < 0.02 * SEEN) | (self.half > 10 * SEEN))[self.bounded].any())

@@ -1,8 +1,8 @@
 """Play several environments (tasks) in one run. Lane l of the run always plays task order[l mod len(order)].
 
-The lanes of a group step together. In a group, an ordinary pool steps the lanes of each task, and the rows of these
-pools are joined into the group's rows. All tasks have equal observations, or vectors padded with zeros. All tasks have
-as many discrete actions as the task with the most, and masks forbid the actions that a task lacks.
+The lanes of a group step together. In each group, one pool steps the lanes of each task, and the rows of these pools
+are joined. All tasks have equal observations, or vectors, which are padded with zeros. All tasks have as many discrete
+actions as the task with the most. Masks forbid the actions that a task lacks.
 """
 
 from __future__ import annotations
@@ -90,12 +90,12 @@ def one_task(envs: Envs, name: str, spec: EnvSpec | None = None, **changes: Any)
 
 
 def described_parts(envs: Envs) -> tuple[EnvSpec, ...]:
-    """Return the description of each task. A spec read from a file lacks descriptions, so they are made again."""
+    """Return the description of each task. A spec that was read from a file has none, so they are made."""
     return envs.spec.parts or tuple(one_task(envs, name).spec for name in envs.spec.tasks)
 
 
 def task_parts(envs: Envs) -> list[Envs]:
-    """Return an `Envs` for each task, with as many lanes as the task has in a group of lanes."""
+    """Return an `Envs` for each task, with the task's lanes of one group."""
     spec, width, threads = envs.spec, envs.lanes // envs.groups, max(1, envs.workers // len(envs.spec.tasks))
     lanes = [max(1, width * spec.order.count(k) // len(spec.order)) for k in range(len(spec.tasks))]
     given = zip(spec.tasks, described_parts(envs), lanes, strict=True)
@@ -191,7 +191,7 @@ class TaskReturns:
         return math.fsum(found) / len(found) if found and len(found) == len(self.returns) else None
 
     def row(self) -> Row:
-        """Return the columns of a report about tasks. The intervals of human-normalized statistics are over games."""
+        """Return the columns of a report about tasks. Intervals of human-normalized statistics are over games."""
         found: Row = {"task_return_means": self.means(), "task_episodes": dict(self.episodes)}
         if self.ends and self.score() is not None:
             estimates = aggregate(self.scores(), reps=REPS)
@@ -200,9 +200,9 @@ class TaskReturns:
 
 
 def action_numbers(envs: Envs, spec: EnvSpec, parts: tuple[EnvSpec, ...]) -> list[np.ndarray | None]:
-    """Return for each task the task's number of each joined action, int64 [n], with -1 for actions that the task lacks.
-    If all tasks have the same actions, return None for each task. In Atari games, the joined actions are the buttons of
-    the game with the most, matched by name.
+    """Return an array int64 [n] for each task: the task's number of each joined action, or -1 if the task lacks it. If
+    all tasks have the same actions, return None for each task. The actions of Atari games are matched by the names of
+    their buttons.
     """
     if spec.mask is None or not isinstance(spec.action, Discrete) or any(part.mask is not None for part in parts):
         return [None] * len(parts)
@@ -235,8 +235,7 @@ def _as_slice(at: np.ndarray) -> slice | None:
 class NativeGroup:
     """The pools of one group, whose lanes step together, if all tasks are Atari games.
 
-    Actions are checked and rows made once for all lanes of the group, because a check takes as long for one lane as for
-    a hundred lanes.
+    Actions are checked, and rows are made, once for the whole group, which is faster than once for each pool.
 
     lanes: for each pool, the pool's lanes in the group.
     numbers: for each pool, the result of action_numbers.
@@ -289,9 +288,9 @@ def connect(envs: Envs, seed: int, lane: int) -> TaskPool:
 class TaskPool(BasePool):
     """A pool for several tasks, which joins ordinary pools: one for each task of each group of lanes.
 
-    Each lane has its own seed in the run. With one group, only a few pools step at the same time, because a thread for
-    each of 57 games would slow the learner down. When a pool has finished its step, the next pool starts. With several
-    groups, all pools of a group step while the caller acts for another group.
+    With one group, only a few pools step at the same time, because 57 games at once would slow the learner down. When a
+    pool has finished its step, the next pool starts. With several groups, all pools of a group step while the caller
+    computes actions for another group.
     """
 
     def __init__(self, envs: Envs, seed: int, lane: int):
@@ -342,7 +341,7 @@ class TaskPool(BasePool):
         return NativeGroup(pools, self._lanes[group], numbers, names, self._shown[group])
 
     def _open_pools(self, jobs: list[tuple[Envs, int]], seed: int) -> None:
-        """Open a pool for each task of each group. For Atari games, several threads take a tenth of the time."""
+        """Open a pool for each task of each group. Atari games are opened by several threads, which is faster."""
         native = all(is_game(x.name, x.options) and read_options(x.title, x.options).native for x, _ in jobs)
         made = list[Pool]()
         try:
@@ -401,7 +400,7 @@ class TaskPool(BasePool):
             self._report(pool)
 
     def _take_over(self, rows: Batch, at: np.ndarray, view: Batch | None, found: Batch) -> None:
-        """Write a pool's rows `found` to lanes `at` of a group's `rows`. view: views of `rows` at `at`, or None."""
+        """Write the rows `found` of a pool to lanes `at` of a group's `rows`."""
         for key, value in found.items():
             into = rows["obs"]["seen"] if key == "obs" and self._tells else rows[key]
             if key == "obs" and isinstance(value, np.ndarray) and value.shape[1:] != into.shape[1:]:
@@ -430,7 +429,7 @@ class TaskPool(BasePool):
         self._begin(group, self._most_stepping)
 
     def _begin(self, group: int, end: int) -> None:
-        """Start the steps of a group's first `end` pools, unless they have started already."""
+        """Start the steps of a group's first `end` pools. Skip the pools that have started already."""
         pools, actions = self._of_group[group], self._actions[group]
         while actions and len(pools) - len(actions) < end:
             number, action = len(pools) - len(actions), actions.pop(0)

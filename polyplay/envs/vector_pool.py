@@ -1,9 +1,9 @@
 """Pools of vector environments. Gymnasium's step in the caller's thread, and ale-py's in threads of ale-py.
 
-A lane is one environment of a vector environment. The pool makes rows according to the reset mode. In mode NEXT_STEP,
-each step returns a row as pools define it. In mode DISABLED, ended lanes cannot step. The pool therefore resets the
-ended lanes, steps all lanes, and resets the ended lanes again. The second reset gives the rows of the ended lanes, and
-the step gives all other rows. For mode SAME_STEP, see the comment above `LOST`.
+A lane is one environment of a vector environment. The mode of a vector environment says when it resets ended lanes. In
+mode NEXT_STEP, the next step resets them, as in all pools. In mode DISABLED, ended lanes cannot step. The pool
+therefore resets the ended lanes, steps all lanes, and resets the ended lanes again. The second reset gives the rows of
+these lanes. For mode SAME_STEP, see the comment above `LOST`.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ UNSAID = "; it states no reset mode, so SAME_STEP is assumed: set its metadata['
 
 
 class VectorLanes:
-    """One vector environment and its lanes, whose rows are views of the pool's rows."""
+    """One vector environment and its lanes. Their rows are views of the pool's rows."""
 
     def __init__(self, env: VectorEnv, rows: Batch, title: str, lane: int):
         self.env, self.rows, self.n, self.title = env, rows, env.num_envs, title
@@ -101,11 +101,11 @@ class VectorLanes:
         self.unseen = np.zeros(self.n)  # rewards of unseen steps, by lane
 
     def begin(self, seeds: list[int]) -> None:
-        """Reset each lane with a seed, or all with one if a list is refused. Make first rows. Raises EnvFailure."""
+        """Reset the lanes with these seeds, and make the first rows. Raises EnvFailure."""
         with self._failing("reset"):
             try:
                 obs, info = self.env.reset(seed=seeds)  # type: ignore[arg-type]
-            except Exception:
+            except Exception:  # the environment refuses a list of seeds
                 obs, info = self.env.reset(seed=seeds[0])
             if KEY in info:
                 raise mask_note(self.title)
@@ -119,7 +119,7 @@ class VectorLanes:
         self._flags(np.ones(self.n, bool))
 
     def say(self, rule: str, text: str) -> None:
-        """Leave a warning for the pool. Only the first warning about each rule is kept."""
+        """Keep a warning for the pool. Only the first warning about each rule is kept."""
         self.remarks.setdefault(rule, f"{self.title}: {text} {rules.rule_suffix(rule)}")
 
     def step(self, action: Tree) -> None:
@@ -145,7 +145,6 @@ class VectorLanes:
         return on_host(obs), lane_flags(self.n, *given), info
 
     def _step_reset(self, action: Tree, ended: np.ndarray) -> Sequence[np.ndarray]:
-        """Reset the ended lanes, step all lanes, and reset the ended lanes again, for the rows of these lanes."""
         obs = self._reset(ended)
         if ended.all():
             self.read(obs)
@@ -157,7 +156,7 @@ class VectorLanes:
         return reward, *(end & ~ended for end in ends)
 
     def _step_same(self, action: Tree, ended: np.ndarray) -> Sequence[np.ndarray]:
-        """Write the rows of a step. The ended lanes get first rows, which the previous step returned."""
+        """Write the rows of a step in mode SAME_STEP. Ended lanes get the first observations from the previous step."""
         self._show(ended)
         if ended.all():
             return ()
@@ -178,9 +177,7 @@ class VectorLanes:
         return total, *(end & ~ended for end in ends)
 
     def _show_last(self, info: Mapping[str, Any], lanes: np.ndarray) -> np.ndarray:
-        """Write the last observations of these lanes' episodes, which info holds as a list or a batch. Return bool [n]:
-        whether the lane's last observation exists.
-        """
+        """Write the last observations of these lanes from info. Return which lanes have one, bool [n]."""
         key = next((key for key in FINAL if key in info), None)
         if key is None or not lanes.any():
             return np.zeros(self.n, bool)
@@ -229,7 +226,7 @@ class VectorLanes:
 
 
 class VectorPool(BasePool):
-    """A pool of vector environments, one for each group of lanes. An exception ends the pool, and a hang blocks it."""
+    """A pool of vector environments, one for each group of lanes. An exception in an environment ends the pool."""
 
     unsaved = "vector environments cannot be saved"
 
@@ -256,7 +253,6 @@ class VectorPool(BasePool):
         self._hear(group)
 
     def _hear(self, group: VectorLanes) -> None:
-        """Add a group's warnings to the pool's warnings, but only the first warning about each rule."""
         self.remarks += [text for rule, text in group.remarks.items() if rule not in self._said]
         self._said |= group.remarks.keys()
 
@@ -303,7 +299,7 @@ class VectorPool(BasePool):
 
 
 class AtariEpisodes:
-    """State of the Atari games of n lanes after their last rows, which decides the flags of the next rows."""
+    """State of the Atari games of n lanes, by which the pool computes the flags of rows."""
 
     def __init__(self, n: int, options: Atari):
         self.options = options
@@ -333,7 +329,7 @@ class AtariEpisodes:
         return {"obs": obs, "reward": reward.astype(np.float32), **flags}
 
     def played(self, at: Lanes, action: np.ndarray, noop: ArrayLike) -> np.ndarray:
-        """Return the actions to send: `noop` in lanes whose episode was cut, because ale-py still plays a step."""
+        """Return the actions to send to ale-py: `noop` in lanes whose episode was cut, else `action`."""
         ignored = self.cut[at] | self.late[at]
         return np.where(ignored, noop, action) if ignored.any() else action
 
@@ -379,14 +375,14 @@ class NativePool(BasePool):
         )
 
     def recv(self, timeout: float | None = None) -> tuple[Lanes, Batch]:
-        """See Pool. `timeout` is ignored, because every step ends. Raises RuntimeError if no actions were sent."""
+        """See Pool. `timeout` is ignored. Raises RuntimeError if no actions were sent."""
         lanes, _ = super().recv()
         assert isinstance(lanes, slice)
         return lanes, self._episodes.rows(lanes, *self.collect(lanes.start // self._width, self._episodes.late[lanes]))
 
     def collect(self, group: int, late: np.ndarray) -> tuple[np.ndarray, ...]:
-        """Wait for a group's step, or reset the group's games at the start. Return observations, rewards, ends of
-        games, and lives, as ale-py gives them. late: lanes whose games are reset after the step.
+        """Wait for a group's step. The first call resets the group's games instead. Return observations, rewards, ends
+        of games, and lives, as ale-py gives them. `late`: lanes whose games are reset after the step.
         """
         vector, began, self._began[group] = self._vectors[group], self._began[group], True
         if began:
@@ -412,7 +408,7 @@ class NativePool(BasePool):
 
 
 def _repeat(obs: np.ndarray, age: np.ndarray) -> None:
-    """Fill planes that are still empty with the game's first frame, in place. age: steps since the game began."""
+    """Copy a new game's first frame into the older planes of `obs`, in place. `age`: steps since the game began."""
     newest = obs.shape[1] - 1
     for i in np.flatnonzero(age < newest):
         empty = newest - int(age[i])

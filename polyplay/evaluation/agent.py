@@ -55,9 +55,10 @@ class Agent:
         """Load the policy of a run. Raises UserError.
 
         path: a run's directory, or the directory of one of its checkpoints.
-        checkpoint: best, or a checkpoint's number (None: the newest checkpoint). seed: seed of random choices.
+        checkpoint: best, or a checkpoint's number (None: the newest checkpoint).
+        seed: seed of random choices.
         epsilon: probability of a random action (None: the same as in `polyplay evaluate`).
-        trust: open the run even if it was made elsewhere, and its files name a module to execute.
+        trust: allow a run from elsewhere whose files name a module, which is then executed.
         agent: agent of a league: best (by Elo rating), or a number (None: the first).
         """
         from polyplay.acting import play
@@ -91,10 +92,10 @@ class Agent:
     def act(
         self, obs: Any, state: State | None = None, greedy: bool = False, mask: Any = None, reward: Any = None
     ) -> tuple[Any, State]:
-        """Choose an action for one observation or a batch. Return (action, state). Raises UserError if an argument is
-        wrong.
+        """Choose an action for one observation or a batch. Return (action, state). Raises UserError.
 
-        state: state that the previous call returned (None: an episode starts). greedy: take the most probable action.
+        state: state that the previous call returned (None: an episode starts).
+        greedy: take the most probable action.
         mask: legal actions, if the environment has action masks.
         reward: reward of the step that returned the observation, for networks that use the reward as input.
         """
@@ -103,8 +104,8 @@ class Agent:
     def value(
         self, obs: Any, state: State | None = None, mask: Any = None, reward: Any = None, task: str | None = None
     ) -> Any:
-        """Return the expected discounted return of the rest of the episode, as a number, or as float32 [B] for a batch.
-        The return is in the environment's units, unless the learner clips rewards. task: name of a task, if the run has
+        """Return the expected discounted return of the rest of the episode: a number, or float32 [B] for a batch. It is
+        in units of the environment's rewards, unless the learner clips them. `task`: name of a task, if the run has
         several. Raises UserError.
         """
         import torch
@@ -121,7 +122,7 @@ class Agent:
     def predict(
         self, obs: Any, state: State | None = None, episode_start: Any = None, deterministic: bool = False
     ) -> tuple[Any, State]:
-        """Call `act` with the signature of Stable-Baselines3. episode_start: bool [B], where an episode starts."""
+        """Call `act` with the signature of Stable-Baselines3. `episode_start`: whether an episode starts, bool [B]."""
         begins = False if episode_start is None else np.asarray(episode_start, bool)
         return self._act(*self._step(obs, state, None, None, begins), state, deterministic)
 
@@ -161,9 +162,6 @@ class Agent:
     def _step(
         self, obs: Any, state: State | None, mask: Any, reward: Any, begins: Any = False
     ) -> tuple[Batch, bool, tuple[Any, ...]]:
-        """Return the network's input for a batch [B] of observations, whether a batch was given, and stacked images.
-        begins: bool [B], where an episode starts. Raises UserError.
-        """
         if isinstance(obs, tuple) and not isinstance(self.observation_space, gym.Tuple):
             returned = "reset() returns (observation, info): pass only the observation"
             raise UserError(f"obs: a tuple of {len(obs)} given; {returned}")
@@ -216,7 +214,7 @@ class Agent:
 
 
 def _lanes(space: Any, obs: Any) -> int | None:
-    """Return the size of a batch, by the dimensions of the first part of `obs`, or None for a single observation."""
+    """Return the size of a batch, or None for a single observation."""
     parts = spaces.subspaces(space)
     if parts:
         key, inner = next(iter(parts.items()))
@@ -249,7 +247,7 @@ def _mask(spec: Any, mask: Any, n: int, batched: bool) -> Tree:
 
 
 def open_run(directory: Path, checkpoint: str | None, trust: bool) -> tuple[System, Path, Row]:
-    """Return a run's (system on the CPU, checkpoint, configuration). checkpoint: None is newest. Raises UserError."""
+    """Return a run's system on the CPU, `checkpoint` (None: the newest), and its configuration. Raises UserError."""
     wired, config = _wire_run(directory, trust)
     return wired, load.choose_checkpoint(directory, checkpoint), config
 
@@ -267,7 +265,7 @@ OPPONENT = re.compile(r"random|perfect|(bot|mcts|gtp):.*")  # names of opponents
 
 @dataclass(frozen=True)
 class RunAgent:
-    """Agent of a run. name: as given, plus the agent's number if a run has several. weights: a checkpoint or file."""
+    """Agent of a run. `name`: see find_agents. `weights`: path of a checkpoint, or of a past agent's file."""
 
     name: str
     wired: System
@@ -291,9 +289,10 @@ def is_run(name: str) -> bool:
 
 
 def find_agents(name: str, trust: bool = False) -> list[RunAgent]:
-    """Return the agents that a name means. Raises UserError. RUN means all agents of the run's newest checkpoint, and
-    RUN/checkpoints/NAME all agents of this checkpoint. With :N or :best at the end, the name means one agent.
-    RUN/past_agents/NAME.safetensors means a past agent.
+    """Return the agents that a name means. Raises UserError.
+
+    RUN means all agents of the newest checkpoint, and RUN/checkpoints/NAME all agents of this checkpoint.
+    RUN:N and RUN:best (also with a checkpoint) mean one agent. RUN/past_agents/NAME.safetensors means a past agent.
     """
     path, agent = _split_agent(name)
     if path.suffix == checkpoint.ARRAYS:

@@ -56,7 +56,7 @@ class GamesWatch:
         self._show: Callable[[], None] = lambda: None
 
     def step(self, found: list[play.PlayedGame], lanes: int) -> bool:
-        """Count a step of `lanes` environments, and ended games `found`. Return whether the evaluation continues."""
+        """Count a step of `lanes` environments, and the ended games. Return whether the evaluation continues."""
         self.games, self.steps = self.games + len(found), self.steps + lanes
         self.total += sum(game.ret for game in found)
         self._show()
@@ -88,7 +88,6 @@ class GamesWatch:
             yield
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
-        """End the evaluation after the present step, or at once if this is a second signal, at least 1 s later."""
         if self.signal:
             if time.monotonic() - self.warned >= processes.AGAIN:
                 raise processes.Stopped(number)
@@ -105,9 +104,9 @@ GIF_SECONDS, GIF_RATE = 20.0, 15.0  # a GIF's most seconds, and its pictures per
 
 
 def with_pictures(envs: Envs, option: str) -> Envs:
-    """Return `envs` set up to give a picture of each step in this process: the emulator's screen for an Atari game,
-    else the result of Gymnasium's render(). Built-in and EnvPool environments stay unchanged. option: for error
-    messages. Raises UserError.
+    """Return `envs`, changed so that each step gives a picture. Atari games show the emulator's screen, and other
+    Gymnasium environments the result of render(). Built-in and EnvPool environments stay unchanged. `option`: its name
+    in error messages. Raises UserError.
     """
     title = envs.spec.tasks[envs.only] if envs.spec.tasks else envs.title
     if atari.plays_games(envs):
@@ -149,7 +148,7 @@ DRIVER = "SDL_VIDEODRIVER"  # environment variable with the video driver of pyga
 
 
 def write_gif(film: Path, out: Path) -> None:
-    """Write the first seconds of the video `film` as a GIF, with a palette made from these seconds."""
+    """Write the first seconds of the video file `film` as a GIF."""
     import av
 
     with av.open(str(film)) as read, av.open(str(out), "w", format="gif") as written:
@@ -179,9 +178,8 @@ def write_gif(film: Path, out: Path) -> None:
 
 
 class Film:
-    """Recorder of a video (H.264) of the first environment's first game, and of a GIF of its first seconds. An error
-    ends the recording, but not the games. The error is printed on standard error, its text is in `fault`, and no file
-    is written.
+    """Recorder of a video (H.264) of the first environment's first game, and of a GIF of its first seconds. After an
+    error, it prints the error, keeps the text in `fault`, and writes no file. The games continue.
     """
 
     option = "--video"
@@ -373,9 +371,9 @@ class EvaluateOptions:
 def evaluate(directory: Path, options: EvaluateOptions | None = None, watch: GamesWatch | None = None) -> Row:
     """Play full games with the weights of a checkpoint. Write the evaluation to the run's directory, and return it.
 
-    An evaluation that ends early is not written, and its entry `ended` has the cause. If the run's directory is
-    read-only, a line says that nothing is written, and a video goes to the current folder.
-    watch: shows progress and handles signals.
+    If the evaluation ends early, it is not written, and its entry `ended` has the reason. If the run's directory is
+    read-only, no evaluation is written, and a video goes to the current folder.
+    `watch`: shows progress and handles signals.
     """
     options = options or EvaluateOptions()
     protocol = atari.protocol(options.protocol)
@@ -417,8 +415,9 @@ def choose_task(envs: Envs, task: str | None) -> Envs:
 
 
 def join_tasks(directory: Path, options: EvaluateOptions, names: tuple[str, ...], watch: GamesWatch | None) -> Row:
-    """Evaluate each task into a separate file, and join the results. The joined score is a mean over the tasks: of
-    human-normalized scores if all tasks have baselines, else of returns. After an early end, later tasks are missing.
+    """Evaluate each task into a separate file, and join the results. The joined score is the mean of the tasks'
+    human-normalized scores. If a task has no human baseline, it is the mean of the returns. If the evaluation ends
+    early, the remaining tasks are missing.
     """
     rows, returns = list[Row](), TaskReturns(names, fewest=1, window=None)
     for name in names:

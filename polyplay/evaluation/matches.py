@@ -43,10 +43,7 @@ class BoardPlayer:
 
 
 def policy_moves(board: Game, spec: EnvSpec, policy: Player, how: play.PlayOptions) -> Opponent:
-    """Return a policy without recurrent state as an Opponent, which can move in any position of the game. A policy that
-    searches gets the record of all moves, for Go's superko rule, because the input planes show only the last eight
-    positions.
-    """
+    """Return a policy without recurrent state as an Opponent, which can move in any position of the game."""
     from polyplay.search.search import SearchPolicy
 
     acts = count()
@@ -58,7 +55,7 @@ def policy_moves(board: Game, spec: EnvSpec, policy: Player, how: play.PlayOptio
         step["mask"] = np.zeros((n, board.actions), bool)
         board_rules.show_all(board.numbers, found, np.arange(n), found[:, 0], step["obs"], step["mask"], off)
         if isinstance(policy, SearchPolicy):
-            action, _ = policy.choose(found)
+            action, _ = policy.choose(found)  # records: Go's superko rule needs more than the planes show
             return play.some_random(spec, how, at, step, action, np.full(n, act)) if how.epsilon else action
         action, _, _ = play.choose_with_value(spec, policy, how, at, step, {}, act)
         return np.asarray(action, np.int64)
@@ -127,8 +124,9 @@ OUTCOMES = {"wins": 1.0, "draws": 0.5, "losses": 0.0}
 def play_versus(
     wired: System, policy: Player, name: str, options: EvaluateOptions, device: str, games: int, step: play.Watch
 ) -> Row:
-    """Play a run against an opponent. Return the entries of a record. step: called after each move in all games, with
-    the games that have ended and the number of moves made. Raises UserError.
+    """Play a run against an opponent. Return the entries of a record. Raises UserError.
+
+    `step`: called after each move in all games, with the games that have ended and the number of moves made.
     """
     how = play.PlayOptions(games, options.seed, options.greedy, options.epsilon or 0.0)
     player, against = player_of(wired, policy, {}, how, name), str(options.against)
@@ -161,7 +159,7 @@ def play_versus(
 
 
 def openings(board: Game, plies: int, seed: int) -> Iterator[np.ndarray]:
-    """Yield records of games after `plies` random legal moves, without end. Games that end before are left out."""
+    """Yield records of games after `plies` random legal moves, without end. Games that end earlier are left out."""
     rng = np.random.default_rng(seed)
     while True:
         for _ in range(TRIES):
@@ -188,8 +186,9 @@ def both_colors(board: Game, games: int, plies: int, seed: int) -> play.MatchSta
 class RoundRobin:
     """Matches of a tournament in which all players meet.
 
-    play: function (i, j) that plays all matches of players i and j, and returns the points of player i.
-    about: entries about each player in the record. opening_plies, players: for board games only.
+    `play(i, j)`: plays all matches of players i and j, and returns the points of player i.
+    `about`: entries about each player in the record.
+    `opening_plies`, `players`: for board games only.
     """
 
     game: str

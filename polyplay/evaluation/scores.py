@@ -48,7 +48,7 @@ def columns() -> Mapping[str, Mapping[str, float]]:
 
 
 def protocol_of(column: str) -> str:
-    """Return the protocol by which a published column was measured, with its name in polyplay.envs.atari."""
+    """Return the protocol (a name in polyplay.envs.atari) with which a published column was measured."""
     if column.endswith("_humanstarts"):
         return "human-starts"
     if column.endswith("_sticky"):

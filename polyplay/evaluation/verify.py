@@ -46,8 +46,8 @@ class VerificationFailed(Exception):
 def verify(
     directory: Path, evaluation: str | None = None, starts: str | None = None, trust: bool = False
 ) -> list[Finding]:
-    """Check a recorded evaluation, rule by rule, and return a finding for each rule. All rules after a failed rule get
-    the finding "unseen". evaluation: name of the evaluation's file (None: the newest).
+    """Check a recorded evaluation, rule by rule, and return a finding for each rule. The rules after a failed rule are
+    not checked. Their finding is "unseen". `evaluation`: name of the evaluation's file (None: the newest).
     """
     there = sorted(directory.glob("evaluation-*.json"), key=lambda file: file.stat().st_mtime)
     path = directory / Path(evaluation).name if evaluation else there[-1] if there else None

@@ -59,7 +59,7 @@ def random_move(game: np.ndarray, record: np.ndarray, moves: np.ndarray, random:
 
 @compiled
 def _roll_out(game: np.ndarray, record: np.ndarray, moves: np.ndarray, random: np.ndarray) -> float:
-    """Play random moves to the end, in place. Return 1 if the present player to move wins, 0 if not, 0.5 if drawn."""
+    """Play random moves to the end, in place. Return 1 if the player to move at first wins, 0.5 if drawn, else 0."""
     first, own, result = record[0], record[0], GOES_ON
     while result == GOES_ON:
         own = record[0]
@@ -69,7 +69,7 @@ def _roll_out(game: np.ndarray, record: np.ndarray, moves: np.ndarray, random: n
 
 @compiled
 def _choose(tree: Nodes, node: int, n: int, random: np.ndarray) -> int:
-    """Return a random untried move of tree.moves[:n], or without one the move of greatest upper confidence bound."""
+    """Return a random untried move of tree.moves[:n]. If none is left, return the move of greatest confidence bound."""
     child, moves, untried = tree.child[node], tree.moves, 0
     for i in range(n):
         if child[moves[i]] < 0:
@@ -211,9 +211,7 @@ def solver() -> Solver:
 
 
 def _perfect_moves(records: np.ndarray, random: np.ndarray, at: np.ndarray) -> np.ndarray:
-    """Return a move for each lane in `at`: the soonest win, else a draw, else the latest loss. If several moves have
-    the best score, one of them is drawn at random.
-    """
+    """Return a move for each lane in `at`, drawn at random from the moves with the best score."""
     out = np.empty(at.size, np.int64)
     for i, lane in enumerate(at.tolist()):
         scores = solver().scores(records[lane])
@@ -241,7 +239,7 @@ PREFIX, RANDOM = "game:", "random"
 
 
 def of(envs: Envs) -> tuple[Game, str, Opponent]:
-    """Return the game, the opponent's name and the opponent of game:NAME+opponent=WHO. Raises UserError."""
+    """Return the game, the name of its opponent, and the opponent for game:NAME+opponent=WHO. Raises UserError."""
     words = envs.title.removeprefix(PREFIX).split("+")
     own = [word for word in words if word.startswith("opponent")]
     board = game("+".join([word for word in words if word not in own]))
@@ -278,8 +276,8 @@ class BoardPool(ArrayPool):
     """Pool of lanes (parallel environments) that each play a board game against an opponent. Lanes step in send(), in
     the caller's thread.
 
-    The player of a lane moves first in every other game, in lanes with even numbers starting with the first game.
-    Observations show the board from the player's side, even after the end of a game.
+    The player of a lane moves first in every other game. Lanes with even numbers begin with such a game. Observations
+    show the board from the player's side, even after the end of a game.
     """
 
     def __init__(self, envs: Envs, seed: int, lane: int):
@@ -313,7 +311,7 @@ class BoardPool(ArrayPool):
         self._write(at, {"reward": reward, "terminated": over, "truncated": False, "first": False, "over": over})
 
     def _begin(self, at: np.ndarray) -> None:
-        """Start new games in lanes `at` with sides swapped. Where the opponent moves first, make that move too."""
+        """Start new games in lanes `at`. The side that moves first alternates. If it is the opponent, make its move."""
         self._side[at] ^= 1
         self._records[at] = self._start
         second = at[self._side[at] == 1]

@@ -124,8 +124,8 @@ class Game(ABC):
         return board_rules.play_all(self.numbers, records, at, actions)
 
     def shown(self, records: np.ndarray) -> np.ndarray:
-        """Return the planes (network input) of positions int8 [n, record], as the players to move see them. The planes
-        are float32 [n, C, rows, columns].
+        """Return the planes (network input) of positions int8 [n, record], float32 [n, C, rows, columns]. They show
+        each position as the player to move sees it.
         """
         planes = np.zeros((len(records), *self.planes), np.float32)
         board_rules.show(self.numbers, records, planes)
@@ -143,8 +143,8 @@ class Game(ABC):
     def remember(  # noqa: B027 - in most games, planes show the whole position
         self, records: np.ndarray, planes: np.ndarray, at: np.ndarray, over: np.ndarray
     ) -> None:
-        """Store the positions that the planes (network input) of lanes `at` show, so that `records` can find the
-        positions. For a lane whose game is over, store the initial position.
+        """Store the positions whose planes (network input) lanes `at` show. The method `records` finds them later. For
+        a lane whose game is over, store the initial position.
         """
 
     def margin(self, record: np.ndarray) -> float | None:
@@ -241,7 +241,7 @@ class Go(Game):
         return f"{super().title}, komi {self.halves / 2:g}"
 
     def records(self, planes: np.ndarray) -> np.ndarray:
-        """Return positions with their last eight boards. The ko rule is not applied to older boards."""
+        """Return positions with their last eight boards. The ko rule then ignores older boards."""
         records, shown = np.zeros((len(planes), self.record), np.int8), planes.reshape(len(planes), self.planes[0], -1)
         go.read_planes(self.numbers, shown > 0.5, records)
         return records
@@ -263,13 +263,13 @@ class Go(Game):
         return go.area(self.numbers, record)
 
     def owners(self, record: np.ndarray) -> np.ndarray:
-        """Return cells' owners (1 or 2), int8 [cells]. An empty region next to both colors or none has owner 0."""
+        """Return the owner of each cell, int8 [cells]: 1, 2, or 0 for an empty region next to both colors or none."""
         out = np.empty(self.cells, np.int8)
         go.owners(self.numbers, record, out)
         return out
 
     def hashes(self, record: np.ndarray) -> np.ndarray:
-        """Return a view of the hashes in a record, by number of moves, uint64 [longest]."""
+        """Return a view of the hashes in a record, uint64 [longest]. Hash i belongs to the board after i moves."""
         return record[self._hashes :].view(np.uint64)
 
 

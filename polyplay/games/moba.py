@@ -1,9 +1,9 @@
 """The lane game, a small MOBA (multiplayer online battle arena), as an environment, and scripted players (bots) at four
 levels.
 
-A bot needs no memory, because its action depends only on the match's state, the bot's seat (player number), and random
-numbers hashed from state and seat. Bots walk along a lane and attack enemies that they see. The level of a bot sets how
-often and how well the bot decides.
+A bot has no memory. It chooses its action from the match's state, its seat (player number), and pseudo-random numbers
+that are computed from both. Bots walk along a lane and attack enemies that they see. The level of a bot sets how often
+and how well the bot decides.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ BOTS = ("level1", "level2", "level3", "level4")
 
 @dataclass(frozen=True)
 class LaneGame(LaneWorld, Toy):
-    """The lane game, with the options of LaneWorld. A match is terminated when a core (main building) has fallen, or
+    """The lane game. LaneWorld lists the options. A match is terminated when a core (main building) has fallen, or
     after `length` steps.
     """
 
@@ -41,7 +41,7 @@ class LaneGame(LaneWorld, Toy):
 
     @cached_property
     def _weights(self) -> np.ndarray:
-        """Factor by which shaped rewards decay, for each age of a match, float64 [length + 1]."""
+        """Factor of shaped rewards at each age of a match, float64 [length + 1]."""
         return np.asarray(moba_views.DECAY ** (np.arange(self.length + 1) / moba_views.DECAY_TIME))
 
     def reset(self, draw: Draw, n: int) -> Arrays:
@@ -69,8 +69,8 @@ class LaneGame(LaneWorld, Toy):
         return {**s, "here": ~ended}, {**row, "terminated": ended, "truncated": np.zeros_like(ended)}
 
     def _lead(self, s: Arrays) -> tuple[np.ndarray, np.ndarray]:
-        """Return two arrays [n]: 1 where side 0 is ahead and -1 where side 1 is ahead, and whether the match ends. A
-        side whose core has fallen is behind. Otherwise, the side with more total health of cores and towers is ahead.
+        """Return the side that is ahead in each match (1: side 0, -1: side 1, 0: neither), and whether each match ends.
+        A side whose core has fallen is behind. Otherwise, the side with more total health of cores and towers is ahead.
         """
         half, team = s["units"].shape[1] // 2, self.team
         health = s["units"][:, :, w.HEALTH].reshape(-1, 2, half)
@@ -79,10 +79,10 @@ class LaneGame(LaneWorld, Toy):
         return np.sign(standing[:, 0] - standing[:, 1]), fallen.any(1) | (s["age"] >= self.length)
 
     def shaped(self, events: np.ndarray, age: np.ndarray) -> np.ndarray:
-        """Return shaped rewards [n, P], not yet averaged over teams, of events [n, P, 11] in matches of ages [n].
+        """Return each seat's shaped reward [n, P], for `events` [n, P, 11] in matches of ages [n].
 
-        The reward of seat i is ρ_i minus the mean ρ of the enemies, so rewards sum to 0 over all seats. ρ_i is the sum
-        of the seat's events times REWARDS. At time t, all terms but the win are multiplied by 0.6^(t / 10 min).
+        A seat's score ρ is the sum of its events times REWARDS. At time t, all terms of ρ but the win are multiplied by
+        0.6^(t / 10 min). The reward is ρ minus the mean ρ of the enemies, so rewards sum to 0 over all seats.
         """
         shaped = np.zeros(events.shape[:2])
         for k, name in enumerate(moba_views.EVENTS[1:], 1):
@@ -92,7 +92,7 @@ class LaneGame(LaneWorld, Toy):
         return np.asarray(teams - teams.mean(2, keepdims=True)[:, ::-1]).reshape(reward.shape)
 
     def legal(self, s: Arrays) -> Tree:
-        """Return masks of legal actions: primary, bool [n, P, 8], and `unit` for each, bool [n, P, 8, rows]."""
+        """Return masks of legal actions: "primary", bool [n, P, 8], and "unit", bool [n, P, 8, rows]."""
         masks = {k: np.empty((*s["here"].shape, *field.shape), bool) for k, field in self.legality.items()}
         w.legal_actions(w.LaneMatches.of(s), masks["primary"], masks["unit"])
         return masks
@@ -135,7 +135,7 @@ SKILLS = (
 
 @compiled
 def _draw(key: np.uint64, p: int, age: int) -> float:
-    """Return a random number, uniform in [0, 1), which is hashed from a match's key, a seat and an age."""
+    """Return a pseudo-random number in [0, 1), computed from a match's key, a seat and an age."""
     mixed = _mix(key * SPLITMIX + np.uint64(p)) + np.uint64(age) * SPLITMIX
     return np.int64(_mix(mixed) >> np.uint64(11)) * 2.0**-53
 
@@ -144,9 +144,9 @@ def _draw(key: np.uint64, p: int, age: int) -> float:
 def _choose_enemy(
     units: np.ndarray, team: int, seen: np.ndarray, p: int, first: int, last: int, reach: int, most: int, weakest: bool
 ) -> int:
-    """Return the nearest enemy that seat p can attack, or with `weakest` the weakest enemy. Return -1 if no enemy fits.
+    """Return the nearest (if `weakest`, the weakest) enemy that seat `p` can attack, or -1 if no enemy fits.
 
-    An enemy fits if it is among units first … last-1 of its side, is within `reach`, and has at most `most` health.
+    An enemy fits if it is unit `first` to `last` - 1 of its side, within `reach`, and has at most `most` health.
     """
     u, theirs, best, least = w.unit_of(units, team, p), (len(units) // 2 if p < team else 0), -1, 0
     for v in range(theirs + first, theirs + last):
@@ -160,7 +160,7 @@ def _choose_enemy(
 
 @compiled
 def _move(units: np.ndarray, team: int, p: int, x: int, y: int, out: np.ndarray) -> None:
-    """Write a move toward (x, y) into out, at most as far as the farthest offset in this direction."""
+    """Write a move toward (x, y) into `out`. If the point is too far for one move, move in its direction."""
     u = w.unit_of(units, team, p)
     dx, dy = (x - units[u, w.X]) * (1 if p < team else -1), y - units[u, w.Y]
     far = max(math.sqrt(dx * dx + dy * dy) / (MIDDLE * w.CELL), 1.0)
@@ -170,7 +170,7 @@ def _move(units: np.ndarray, team: int, p: int, x: int, y: int, out: np.ndarray)
 
 @compiled
 def _name(shown: np.ndarray, primary: int, v: int, out: np.ndarray) -> None:
-    """Write action `primary` aimed at unit v into out, if a row of `shown`, int16 [rows], shows v."""
+    """Write the action `primary`, aimed at unit `v`, into `out`. Do nothing if `v` is not in `shown`."""
     for i in range(len(shown)):
         if shown[i] == v:
             out[0], out[1] = primary, i
@@ -179,7 +179,7 @@ def _name(shown: np.ndarray, primary: int, v: int, out: np.ndarray) -> None:
 
 @compiled
 def _go_on(units: np.ndarray, heroes: np.ndarray, shown: np.ndarray, p: int, out: np.ndarray) -> None:
-    """Repeat the last action of seat p, as an attack if the action was aimed at an enemy."""
+    """Repeat the last action of seat `p`. If it was aimed at an enemy, attack the enemy."""
     team, primary, v = len(heroes) // 2, heroes[p, w.PRIMARY], np.int64(heroes[p, w.AIM])
     if w.can_attack(units, team, p, v):
         _name(shown, np.int64(w.ATTACK), v, out)
@@ -189,7 +189,7 @@ def _go_on(units: np.ndarray, heroes: np.ndarray, shown: np.ndarray, p: int, out
 
 @compiled
 def _cast(s: w.LaneMatches, m: int, p: int, out: np.ndarray) -> bool:
-    """Write the use of a helpful ability into out, and return True. Return False if no ability helps."""
+    """Use an ability if one helps: write the action into `out`, and return True. Otherwise, return False."""
     units, heroes, seen, shown, age = s.units[m], s.heroes[m], s.seen[m], s.shown[m, p], s.age[m]
     team, half = len(heroes) // 2, len(units) // 2
     u, creeps = w.unit_of(units, team, p), team + w.SLOTS * w.count_lanes(units, team)
@@ -216,7 +216,7 @@ def _cast(s: w.LaneMatches, m: int, p: int, out: np.ndarray) -> bool:
 
 @compiled
 def _under_tower(units: np.ndarray, team: int, p: int) -> bool:
-    """Tell whether seat p is near an enemy tower that has no creep of p's side within its range."""
+    """Tell whether seat `p` is near an enemy tower without creeps of its own side in the tower's range."""
     half, u = len(units) // 2, w.unit_of(units, team, p)
     lanes, own = w.count_lanes(units, team), u // half * half
     creeps = team + w.SLOTS * lanes
@@ -232,7 +232,7 @@ def _under_tower(units: np.ndarray, team: int, p: int) -> bool:
 
 @compiled
 def _advance(units: np.ndarray, team: int, p: int, lane: int, careful: bool, out: np.ndarray) -> None:
-    """Move along a lane: a careful hero to the foremost creep or its outer tower, any other hero to the lane's end."""
+    """Move along a lane. A careful hero stays behind creeps or at its tower, others go toward the enemy core."""
     side, half = p // team, len(units) // 2
     y, ahead, lanes = w.FIRST_LANE + w.LANE_APART * lane, w.OUTER_X, w.count_lanes(units, team)
     first = side * half + team + w.SLOTS * lane
@@ -249,7 +249,7 @@ def _advance(units: np.ndarray, team: int, p: int, lane: int, careful: bool, out
 
 @compiled
 def _think(s: w.LaneMatches, m: int, p: int, skill: LaneSkill, out: np.ndarray) -> None:
-    """Choose an action for seat p, and write it into out, int64 [4], which is zeros at first."""
+    """Choose an action for seat `p`, and write it into `out`, int64 [4], which must be zeros."""
     units, heroes, seen, shown, age = s.units[m], s.heroes[m], s.seen[m], s.shown[m, p], s.age[m]
     team = len(heroes) // 2
     u, lanes, hit = w.unit_of(units, team, p), w.count_lanes(units, team), w.strength(heroes, p)
@@ -281,7 +281,7 @@ def _think(s: w.LaneMatches, m: int, p: int, skill: LaneSkill, out: np.ndarray) 
 def choose_lane_actions(
     s: w.LaneMatches, match: np.ndarray, seat: np.ndarray, skill: LaneSkill, repeat: int, out: np.ndarray
 ) -> None:
-    """Write an action for each player into out, int64 [n, 4]. Player i has seat seat[i] in match match[i]."""
+    """Write each player's action into `out`, int64 [n, 4]. Player i has seat `seat[i]` in match `match[i]`."""
     out[:] = 0
     for i in range(len(match)):
         m, p = match[i], seat[i]

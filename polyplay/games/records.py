@@ -3,7 +3,7 @@
 A record is an int8 array. It begins with a header of four numbers: the player to move (0 first, 1 second), ply % 128,
 ply // 128, and a number that depends on the game. The cells of the board follow, row by row from the top. A cell is 0
 if empty, 1 with a stone of the first player, 2 with a stone of the second. More data of a game may follow. In a user's
-game, the position in the format of the rules takes the place of the cells.
+own game, the position follows the header, in the format that the user chose.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def ply(record: np.ndarray) -> int:
 
 @compiled
 def pass_turn(record: np.ndarray) -> None:
-    """Give the turn to the other player, and count a ply."""
+    """Give the turn to the other player, and count a move."""
     record[0] = 1 - record[0]
     record[1] += 1
     if record[1] < 0:  # int8: 127 + 1 gives -128

@@ -1,6 +1,5 @@
-"""Small games in which a policy learns within seconds.
-
-Each game steps many lanes (parallel environments) at once with NumPy. ArrayPool.state saves a pool of games exactly.
+"""Small games in which a policy learns within seconds. Each game steps many lanes (parallel environments) at once with
+NumPy.
 
 toy:catch      bsuite's catch, a paddle under a falling ball. Random play scores about -0.6, perfect play 1.
 toy:memory     The first observation shows a cue, which the last action must name. With 2 cues, guesses score 0.
@@ -40,9 +39,9 @@ class Toy(ABC):
 
     Write your own game as a dataclass that inherits Toy. The fields of the dataclass are the game's options.
 
-    A match has several `seats` (places of players), and its observations, rewards and flags are arrays [n, seats, …].
-    The states have the array `here`, bool [n, seats], which says whether each seat plays. A seat may start late, and
-    stops playing when it is terminated or truncated. A match is over when no seat plays.
+    If a game has several players, each has a seat (number), and observations, rewards and flags are arrays [n, seats,
+    …]. The states then include the array "here", bool [n, seats], which says whether each seat plays. A seat may start
+    late, and stops playing when it is terminated or truncated. A match is over when no seat plays.
     """
 
     classes: Mapping[str, int | tuple[int, ...]] = {}  # numbers of values of discrete observations, see EnvSpec
@@ -68,17 +67,18 @@ class Toy(ABC):
 
     @abstractmethod
     def reset(self, draw: Draw, n: int) -> Arrays:
-        """Return the states of n new episodes or matches: a dict of arrays [n, …] with fixed keys. draw: see Draw."""
+        """Return the states of `n` new episodes or matches: a dict of arrays [n, …] with fixed keys. `draw()` returns
+        random numbers in [0, 1), one for each episode or match.
+        """
 
     @abstractmethod
     def step(self, s: Arrays, action: Tree, draw: Draw) -> tuple[Any, ...]:
-        """Make one step from the states s. Actions and results of seats that do not play are ignored.
+        """Make one step from the states `s`. Actions and results of seats that do not play are ignored.
 
         A game of one player returns (new states, reward [n], terminated [n], truncated [n]).
 
-        A game of several players returns (new states, row). The row is a dict of reward, terminated and truncated [n,
-        seats], and of `events` [n, seats, events] and `team_reward` [n, seats] if the class declares events or a team
-        reward.
+        A game of several players returns (new states, row). The row is a dict of reward, terminated and truncated, each
+        [n, seats]. It also has `events` [n, seats, events] and `team_reward` [n, seats], if the class declares them.
         """
 
     @abstractmethod
@@ -90,12 +90,12 @@ class Toy(ABC):
         raise NotImplementedError(f"{type(self).__name__} has a legality, but no legal()")
 
     def picture(self, s: Arrays, m: int) -> tuple[np.ndarray, float] | None:
-        """Return an RGB image of match m, uint8 [H, W, 3], and images per second, or None without images."""
+        """Return an RGB image of match `m`, uint8 [H, W, 3], and images per second, or None if it has no images."""
         return None
 
 
 def _check(toy: Any, good: bool, needs: str) -> None:
-    """Raise UserError with the text `needs` and the options of a toy game if `good` is false."""
+    """If `good` is false, raise UserError with the text `needs` and the game's options."""
     need(good, f"{needs}, got {', '.join(f'{name}={value!r}' for name, value in asdict(toy).items())}")
 
 
@@ -199,7 +199,7 @@ class Skirmish(Toy):
 
     @staticmethod
     def opposite(obs: np.ndarray, mask: None = None) -> np.ndarray:
-        """Return actions for obs [..., 5]: shoot at the enemy with the same number if alive, else at the other one."""
+        """Return actions for `obs` [..., 5]: shoot at the enemy with the same number, or at the other if it is dead."""
         place = obs[..., 0] == 1
         opposite = np.where(place, obs[..., 4], obs[..., 3])
         return np.where(opposite > 0, place, ~place).astype(np.int64)
@@ -218,7 +218,7 @@ NUMBER, DIGITS = re.compile(r"-?(\d+\.?\d*|\.\d+)"), 300  # a number in a name; 
 class Catch(Toy):
     """Game in which a paddle must catch a falling ball.
 
-    Observation: the flattened board, with 1 (if uint8, 255) at the ball and at the paddle, and 0 in all other cells.
+    Observation: the flattened board, 1 at the ball and the paddle (255 with dtype uint8), and 0 in all other cells.
     Actions: left, stay, right.
     Reward: at the end, 1 if the ball is caught, else -1.
     """
@@ -256,9 +256,9 @@ class Catch(Toy):
 class MemoryGame(Toy):
     """Game in which a player must remember a cue.
 
-    The observation contains the cue as one-hot, in the first step only, and a light. After the first step, an episode
-    has `delay` observations without the cue. The light is on only in the last observation, and the action in this step
-    is the answer. An answer equal to the cue gives reward 1, any other answer -1.
+    The first observation shows the cue as one-hot. Then `delay` observations without the cue follow. The last element
+    of an observation is a light, which is on only in the last observation. The action in this step is the answer. An
+    answer equal to the cue gives reward 1, any other answer -1.
     """
 
     cues: int = 2
@@ -319,7 +319,7 @@ def toy(envs: Envs) -> Toy:
 
 
 def own_class(name: str) -> type[Toy]:
-    """Return the class of a user's game, "module:Class". Raises UserError if the class is no Toy, or lacks a method."""
+    """Return the class of a user's game, "module:Class". Raises UserError if it is not a Toy or lacks a method."""
     made: Any = build.imported(name)
     if not (isinstance(made, type) and issubclass(made, Toy) and is_dataclass(made)):
         raise UserError(f"--env: toy:{name} must be a dataclass that inherits {__name__}.Toy")
@@ -364,7 +364,7 @@ def _called(method: Callable[..., Any], *given: Any) -> Any:
 
 
 def _fit(method: Callable[..., Any], given: Tree, want: Spec, lead: tuple[int, ...]) -> None:
-    """Check a method's result `given`. Raises UserError if names, shapes or types differ from the fields `want`."""
+    """Raise UserError if the names, shapes or types of a method's result differ from the fields `want`."""
     got = {path: np.asarray(x) for path, x in tree.leaves(given)}
     needs = {path: np.empty(lead + f.shape, f.dtype) for path, f in tree.leaves(want)}
     right = [
@@ -381,7 +381,7 @@ def _refused(method: Callable[..., Any], given: str, allowed: str) -> UserError:
 
 
 def switch(word: str) -> tuple[str, bool | int | float | str]:
-    """Parse an option in a name into (name, value). `mask` becomes True, `planes=4` a number, and other values text."""
+    """Parse an option in a name into (name, value). `mask` is True, `planes=4` a number, other values text."""
     name, equals, value = word.partition("=")
     if not equals:
         return name, True
@@ -410,12 +410,12 @@ def describe(envs: Envs) -> EnvSpec:
 
 
 def game_streams(seed: int, lane: int, n: int) -> np.ndarray:
-    """Return initial states of the random streams of n lanes, uint64 [n]. lane: the first lane's number in the run."""
+    """Return initial states of n lanes' random streams, uint64 [n]. `lane`: number of the first lane in the run."""
     return lane_seeds(seed, lane, n).astype(np.uint64) * np.uint64(0xD1342543DE82EF95)  # streams lie far apart
 
 
 def game_rng(counters: np.ndarray, at: np.ndarray) -> np.ndarray:
-    """Advance the random streams `at` by SplitMix64 (Steele et al. 2014). Return a number in [0, 1) for each."""
+    """Advance random streams by SplitMix64 (Steele et al. 2014). Return a number in [0, 1) for each."""
     counters[at] += SPLITMIX
     return (mix(counters[at]) >> np.uint64(11)) * 2.0**-53
 
@@ -483,8 +483,8 @@ def connect(envs: Envs, seed: int, lane: int) -> Pool:
 
 
 class MatchPool(ArrayPool):
-    """Pool of toy games for several players. A match steps in the call of send() that brings its last missing action,
-    in the thread of the caller.
+    """Pool of toy games for several players. When the actions of all players of a match were sent, the match makes a
+    step in send(), in the caller's thread.
     """
 
     def __init__(self, envs: Envs, game: Toy, seed: int, lane: int):

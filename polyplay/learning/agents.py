@@ -35,7 +35,7 @@ from polyplay.weights.params import AgentParams, AgentSnapshot
 
 
 class PastAgents:
-    """Saves the weights of an agent every `every` updates as a past agent, an opponent in the league."""
+    """Saves an agent's weights as a past agent every `every` updates. Past agents are opponents in the league."""
 
     def __init__(self, ctx: WorkerContext, learner: Learner, league: League, every: int):
         self.ctx, self.learner, self.league, self.every = ctx, learner, league, every
@@ -53,7 +53,7 @@ class PastAgents:
         self.due, self.written, self.again = saved["due"], saved["written"], True
 
     def look(self) -> None:
-        """After an update, write a past agent if one is due, and post a written past agent to the league."""
+        """After an update, write a past agent if one is due, and report it to the league."""
         if self.written is None and self.learner.version >= self.due:
             self.due = self.learner.version + self.every
             self._write(self.learner.version)
@@ -77,7 +77,7 @@ class PastAgents:
 
 
 def past_agents(feed: Feed, league: League | None, every: int) -> PastAgents | None:
-    """Return the PastAgents of a feed's learner, or None without a league or with `every` 0."""
+    """Return the PastAgents of a feed's learner. Return None if `league` is None or `every` is 0."""
     return None if league is None or not every else PastAgents(feed.ctx, feed.learner, league, every)
 
 
@@ -85,8 +85,8 @@ def past_agents(feed: Feed, league: League | None, every: int) -> PastAgents | N
 
 
 class AgentCopies:
-    """Copies weights from one agent (the donor) to another (the receiver) between two updates, as ordered by the
-    league. The donor and the receiver do not wait for each other.
+    """Copies weights from one agent (the donor) to another (the receiver) when the league orders it. Copies happen
+    between two updates. The donor and the receiver do not wait for each other.
     """
 
     def __init__(self, learner: Learner, orders: League, snapshot: AgentSnapshot, publish: Callable[[], None]):
@@ -136,8 +136,8 @@ class AgentCopies:
             self.snapshot.load(saved["snapshot"])
 
     def outdated(self, version: np.ndarray) -> bool:
-        """Return whether any lane of a rollout began with weights from before the last copy. version: versions of the
-        weights that acted, for the rows [T+1, B].
+        """Tell whether a rollout began with older weights than those of the last copy, in any lane. `version` [T+1, B]:
+        versions of the weights that acted.
         """
         return bool((version[0] < self.since).any())
 
@@ -165,9 +165,9 @@ class JointProgress(LearnerPart):
 class AgentRollouts(Rollouts):
     """Source of rollouts of several agents. Each agent has a separate part of the queue.
 
-    league: holds the past agents, and the orders to copy weights.
-    snapshot_every: number of an agent's updates between two of its past agents.
-    initial: hyperparameters of each agent; if empty, those of the spec.
+    `league`: holds the past agents, and the orders to copy weights.
+    `snapshot_every`: number of updates of an agent from one of its past agents to the next.
+    `initial`: hyperparameters of each agent; if empty, those of the spec.
     """
 
     replayable = False
@@ -190,7 +190,7 @@ class AgentRollouts(Rollouts):
 
 
 def learn_agents(ctx: WorkerContext, *, source: Source, spec: LearnerSpec, publish: AgentParams) -> Iterator[None]:
-    """Train the agents ctx.index, ctx.index + ctx.n, … in turn, each with separate rollouts and weights."""
+    """Train several agents in turn. Worker i of n trains the agents i, i + n, …, each with its rollouts and weights."""
     edge, agents = cast("RolloutQueue", source.edge), range(ctx.index, publish.agents, ctx.n)
     row = ctx.all_counters.workers - publish.agents  # the last rows of the counters belong to the agents
     own = {agent: replace(ctx, index=0, row=row + agent, seed=ctx.seed + APART * agent) for agent in agents}
@@ -291,7 +291,7 @@ class AgentFeed(Feed):
             yield from super().learn(item)
 
     def late(self) -> bool:
-        """Check whether the other agents have ended the run. Return False: this feed never drops a rollout."""
+        """Return False: this feed never drops a rollout. Check whether the other agents have ended the run."""
         self.learner.read_control(self.learner.sums())
         return False
 
@@ -306,7 +306,7 @@ class AgentFeed(Feed):
 
     def save(self, dropped: bool = False) -> Iterator[None]:
         """Save this agent's part of the checkpoint that is due. A run that resumes from this checkpoint starts new
-        matches. Do nothing in a serial run, because `write_part` saves there.
+        matches. In a serial run, do nothing, because `write_part` saves the agent.
         """
         if self.ctx.serial:
             return
@@ -335,7 +335,7 @@ WINDOW_METRICS = ("reuse", "staleness")
 
 @dataclass(frozen=True)
 class Windows(Source):
-    """Source of windows (consecutive rows) of a queue's rollouts, with the recurrent state before each window."""
+    """Source of windows (consecutive rows) of rollouts, each with the recurrent state before its first row."""
 
     queue: RolloutQueue
     capacity: int  # windows in a learner's buffer
@@ -398,7 +398,7 @@ class WindowBuffer:
         self.random = np.random.default_rng(seed)
 
     def add(self, rows: Batch, state: Batch) -> None:
-        """Add a rollout's rows [T, lanes, …], with the recurrent states [windows, lanes, …] before its windows."""
+        """Add the windows of a rollout [T, lanes, …], with the recurrent states before them [windows, lanes, …]."""
         lanes = next(x for _, x in tree.leaves(rows)).shape[1]
         for first in range(0, len(next(x for _, x in tree.leaves(rows))), self.window):
             at = (self.arrived + np.arange(lanes)) % self.capacity
@@ -417,7 +417,7 @@ class WindowBuffer:
         return not self.reuse or self.drawn + batch <= self.reuse * fresh
 
     def draw(self, batch: int) -> tuple[Batch, Batch]:
-        """Draw `batch` different windows at random. Return copies [window, batch, …] and the states before them."""
+        """Draw `batch` different windows at random. Return copies [window, batch, …] and their initial states."""
         at = self.random.choice(self.capacity, batch, replace=False)
         self.drawn += batch
         rows = tree.map(lambda x: np.take(x, at, axis=1), self.rows)
@@ -466,7 +466,7 @@ class WindowFeed(Feed):
             ctx.hooks.write_part, ctx.hooks.number = self.write_part, lambda: learner.version
 
     def items(self) -> Iterator[Rollout | Nothing | None]:
-        """Yield rollouts, and () when an update is due. Yield None when neither came for a while."""
+        """Yield rollouts, and () when an update is due. Yield None if neither happens for a while."""
         rollouts = self.queue.batches(1).consumer(self.ctx.index, wait=bool(self.source.sample_reuse))
         while True:
             if self.source.sample_reuse and self.buffer.due(self.source.batch):
@@ -481,9 +481,7 @@ class WindowFeed(Feed):
                 yield rollout
 
     def _release(self) -> None:
-        """Let waiting actors continue with the current weights while no batch is due: before the buffer is full, and
-        when a round's windows do not fill whole batches.
-        """
+        """Let waiting actors continue with the current weights, because the next update needs more rollouts."""
         own, queue = slice(self.ctx.index, self.queue.producers, self.queue.consumers), self.queue
         if self.ctx.serial or self.params.waits(own):
             self.params.stay(own, queue.ends[own, 0])
@@ -499,7 +497,7 @@ class WindowFeed(Feed):
             self.ctx.counters.depth(self.queue.depth)
 
     def _add(self, rows: Batch, state: Batch) -> None:
-        """Add a rollout [T+1, lanes] to the buffer, with the recurrent states [windows, lanes] before its windows."""
+        """Add a rollout [T+1, lanes], its targets, and the recurrent states before its windows to the buffer."""
         with self.ctx.counters.timed("replay"):
             made = self._targets(rows)
             kept = {k: tree.map(lambda x: x[:-1], v) for k, v in rows.items() if k in self.buffer.rows}
@@ -509,8 +507,8 @@ class WindowFeed(Feed):
         self.since += rows["first"].shape[1] * (self.queue.T // self.queue.window)
 
     def _targets(self, rows: Batch) -> Batch:
-        """Compute advantage, target and valid [T, lanes] from the values stored while acting, and own reward [T+1,
-        lanes].
+        """Return "advantage", "target" and "valid" [T, lanes], computed from the values that were stored while acting.
+        Also return the "reward" [T+1, lanes] that this learner assigns (Policy.rewarded).
         """
         learner, policy = self.learner, self.learner.policy
         learner.adjust()  # schedules apply to the first targets too
@@ -521,7 +519,7 @@ class WindowFeed(Feed):
         return {**self._loss().prepare(small, policy.reward_scale()), "reward": small["reward"]}
 
     def _loss(self) -> Loss:
-        """Return the loss. If `horizon` is a hyperparameter, the loss gets the discount for the present horizon."""
+        """Return the loss. If `horizon` is a hyperparameter, set the loss's discount to match it."""
         loss, hyper = self.learner.spec.loss, self.learner.spec.hyperparameters.all()
         if not isinstance(loss, PPO) or "horizon" not in hyper:
             return loss
@@ -556,8 +554,8 @@ class WindowFeed(Feed):
         params.publish(self.versions[0], self.versions[0].version, 0, taken)
 
     def save(self, dropped: bool = False) -> Iterator[None]:
-        """Save the learner with its buffer. A run that resumes from this checkpoint starts new matches. Do nothing in a
-        serial run, because `write_part` saves there.
+        """Save the learner with its buffer. A run that resumes from this checkpoint starts new matches. In a serial
+        run, do nothing, because `write_part` saves the learner.
         """
         if not self.ctx.serial and self.learner.checkpoints.last != self.learner.version:
             self.learner.checkpoints.save()

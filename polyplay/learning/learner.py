@@ -46,9 +46,8 @@ def collator_for(queue: RolloutQueue | RolloutSlots, n: int, device: torch.devic
 
 
 class DeviceCollator(Collator):
-    """Joins rollout slots into a batch on a GPU. Observations are copied from each slot directly into the slot's lanes
-    of the batch, asynchronously if memory is page-locked. The CPU joins all other fields, which are small. The slots
-    must not change until `done` returns.
+    """Joins rollout slots into a batch on a GPU. Observations are copied directly to the GPU, asynchronously if memory
+    is page-locked. The CPU joins all other fields, which are small. The slots must not change until `done` returns.
     """
 
     def __init__(self, queue: RolloutQueue | RolloutSlots, n: int, device: torch.device):
@@ -91,10 +90,10 @@ COLUMNS = ("obs", "action", "mask", "first", "reward", "events", "terminated", "
 class Epochs:
     """Several passes over one batch, as in PPO.
 
-    epochs: number of passes.
-    minibatches: number of minibatches, of equal size, in each pass. Each minibatch gives one update.
-    target_kl: limit of the approximate KL divergence from the policy that acted, averaged over replicas. The passes end
-        after a minibatch above the limit; 0: no limit.
+    `epochs`: number of passes.
+    `minibatches`: number of minibatches, of equal size, in each pass. Each minibatch gives one update.
+    `target_kl`: limit of the approximate KL divergence from the policy that acted, averaged over replicas. The passes
+        end after a minibatch above the limit. If 0, there is no limit.
     """
 
     epochs: int = 4
@@ -108,8 +107,8 @@ class Epochs:
 
 
 def shuffled_order(places: np.ndarray, passes: Epochs, seed: tuple[int, ...]) -> list[tuple[np.ndarray, slice]]:
-    """Return the minibatches of all epochs, each as the epoch's order of places and a slice of this order. The slices
-    are as equal as possible. places: indices of transitions, or of whole lanes.
+    """Divide each epoch into minibatches, as equal as possible. Return a pair for each minibatch: the epoch's shuffled
+    places, and the slice of them that forms the minibatch. `places`: indices of transitions, or of whole lanes.
     """
     generator = np.random.default_rng(seed)
     orders = [generator.permutation(places) for _ in range(passes.epochs)]
@@ -119,12 +118,12 @@ def shuffled_order(places: np.ndarray, passes: Epochs, seed: tuple[int, ...]) ->
 
 
 class Minibatches:
-    """Divides one rollout into minibatches of single transitions, or with a recurrent network of whole lanes and their
-    state.
+    """Divides one rollout into minibatches of single transitions. With a recurrent network, a minibatch has whole lanes
+    and their state.
 
-    rows: the rollout's rows [T+1, B].
-    targets: tensors [T, B] that the loss prepared. Minibatches of transitions leave out invalid ones.
-    whole: whether minibatches are lanes with all T+1 rows, because the loss computes the targets itself.
+    `rows`: the rollout's rows [T+1, B].
+    `targets`: tensors [T, B] that the loss prepared. Minibatches of transitions leave out invalid ones.
+    `whole`: whether minibatches are lanes with all T+1 rows, because the loss computes the targets itself.
     """
 
     def __init__(self, rows: Batch, state: Batch, targets: Batch, version: np.ndarray, whole: bool = False):
@@ -144,9 +143,8 @@ class Minibatches:
         return np.arange(self.lanes) if self.whole else np.flatnonzero(self.valid)
 
     def take(self, order: np.ndarray, at: slice = slice(None)) -> tuple[Batch, Batch]:
-        """Return a minibatch's rows, and the recurrent state before these rows. The rows are [1, n] transitions, or [T,
-        n] of n whole lanes, or [T+1, n] if `whole` was given. order: the epoch's order, in which all rows are copied
-        once.
+        """Return the rows of the minibatch `order[at]`, and the recurrent state before these rows. The rows are n
+        transitions [1, n], or n whole lanes [T, n]. If `whole` was given, lanes have all rows [T+1, n].
         """
         if self.whole:
             places = order[at]
@@ -167,8 +165,8 @@ class Minibatches:
 
 
 def pick_rows(rows: Batch, state: Batch, at: Tensor, whole: bool) -> tuple[Batch, Batch]:
-    """Return the transitions [1, n] with the indices `at` from rows [T·B]. With `whole`, return the lanes `at` of rows
-    [T, B], and the state of these lanes.
+    """If `whole`, return the lanes `at` of rows [T, B], and the state of these lanes. Otherwise, return the transitions
+    `at` of rows [T·B], as rows [1, n].
     """
     if whole:
         return tree.map(lambda x: x[:, at], rows), tree.map(lambda x: x[at], state)
@@ -178,8 +176,8 @@ def pick_rows(rows: Batch, state: Batch, at: Tensor, whole: bool) -> tuple[Batch
 def run_epochs(
     learner: Any, batch: Batch, state: Batch, version: np.ndarray, seed: tuple[int, ...]
 ) -> Generator[None, None, None]:
-    """Make all updates from one rollout. The first update counts the rollout's agent steps, and each update counts lags
-    (ages of the weights that acted). learner: a Learner, or an object with the same methods.
+    """Make all updates from one rollout (see Epochs). The first update also counts the rollout's agent steps.
+    `learner`: a Learner, or an object with the same methods.
     """
     policy, loss, passes = learner.policy, learner.spec.loss, learner.spec.passes
     targets = loss.prepare(batch, policy.reward_scale())
@@ -226,8 +224,8 @@ class Runner:
         """Return the loss of a batch, and leave the gradient in the learner's vector. Raises UserError if the loss
         function returns no LossOutput.
 
-        version: version of the weights, which is also part of the key of random numbers (Loss.noise).
-        tape: activations that were recorded when these weights acted in these rows.
+        `version`: version of the weights, from which the loss's random numbers are also seeded (Loss.noise).
+        `tape`: activations that were recorded when these weights acted in these rows.
         """
         return self.score(self.with_noise(batch, version) if self.draws else batch, state, tape)
 
@@ -254,8 +252,8 @@ class Runner:
         return drawn if at == version else self.loss.noise(self.policy, batch, (*self.seed, version))
 
     def draw_noise(self, batch: Batch, version: int) -> None:
-        """Draw the random numbers for the update of weights `version` in advance, but not for a user's loss, whose
-        random numbers may depend on the weights.
+        """Draw the random numbers for the update of weights `version` in advance. Do nothing for a user's loss, because
+        its random numbers may depend on the weights.
         """
         if self.draws and type(self.loss).__module__.startswith("polyplay."):
             self.drawn = version, self.loss.noise(self.policy, batch, (*self.seed, version))
@@ -266,18 +264,18 @@ class Runner:
         return {**batch, **to_device(drawn, self.vector.flat.device)} if drawn else batch
 
     def compile(self) -> bool:
-        """Prepare this runner to compile updates. Return False if only another runner can compile updates."""
+        """Prepare this runner to compile updates. Return False if it can't compile them."""
         return False
 
     def close(self) -> None:
         """End the threads and processes that the runner started."""
 
     def begin(self, items: list[Batch], version: int) -> None:
-        """Start to compute the next updates in other threads. Until these updates are done, the caller changes neither
-        weights nor hyperparameters.
+        """Start to compute the next updates in other threads. Until these updates are done, the caller must not change
+        weights or hyperparameters.
 
-        items: batches of the next updates, as NumPy arrays.
-        version: version of the weights before the first of these updates.
+        `items`: batches of the next updates, as NumPy arrays.
+        `version`: version of the weights before the first of these updates.
         """
 
 
@@ -286,7 +284,7 @@ class Runner:
 
 @contextlib.contextmanager
 def own_loss(title: str) -> Iterator[None]:
-    """Let error messages about a user's loss name the option --loss."""
+    """Make error messages about a user's loss begin with the option --loss."""
     try:
         yield
     except UserError as e:
@@ -295,8 +293,8 @@ def own_loss(title: str) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class LearnerSpec(Holder):
-    """Describes a learner: network, loss, update, hyperparameters, and length of training. The terms of a network's
-    auxiliary heads or temporal core are added to an actor-critic's loss. For heads that learn from past rows, the
+    """Describes a learner: network, loss, update, hyperparameters, and length of training. If the network has auxiliary
+    heads or a temporal core, their loss terms are added to an actor-critic's loss. If heads learn from past rows, the
     learner gets a memory of recent rows (UnrealWindows).
     """
 
@@ -338,8 +336,8 @@ class LearnerSpec(Holder):
         self.update.fit(self.policy)
 
     def with_loss(self, make: Callable[[Loss], Loss] | str) -> LearnerSpec:
-        """Return a copy of this LearnerSpec with the loss that `make`, a function or its name as module:callable,
-        returns for the present loss. Raises UserError if `make` fails, or if a learner cannot call the returned loss.
+        """Return a copy of this LearnerSpec with the loss that `make` returns for the present loss. `make` is a
+        function or its name, module:callable. Raises UserError if `make` fails or a learner cannot call the new loss.
         """
         title = user_modules.title(make)
         if isinstance(self.policy, NetworkFactory) and self.policy.options.get("value") == "popart":
@@ -382,7 +380,7 @@ GOLDEN = 0.6180339887498949  # golden ratio: spreads that tenth evenly over a le
 
 
 class Learner:
-    """Trains a network: takes batches, makes updates, and counts agent steps, updates and ages of acting weights."""
+    """Trains a network: takes batches, makes updates, and counts agent steps, updates and policy lags."""
 
     def __init__(self, ctx: WorkerContext, spec: LearnerSpec):
         self.ctx, self.spec, self.checkpoints = ctx, spec, LearnerCheckpoints(self, ctx, spec)
@@ -410,8 +408,8 @@ class Learner:
         ctx.hooks.rescue = self.checkpoints.rescue
 
     def adjust(self) -> None:
-        """Prepare the learner for an update and all its passes. First the parts of the learner adjust themselves. Then
-        the network and the runner get the present hyperparameters, with the annealed learning rate.
+        """Prepare the learner for an update and all its passes. First, each part of the learner updates its settings.
+        Then the network and the runner get the present hyperparameters, with the annealed learning rate.
         """
         self._measure()
         if self.ctx.index == self.spec.agent == 0:
@@ -441,9 +439,9 @@ class Learner:
     def step(self, rows: Batch, state: Batch, tape: Tape | None = None) -> Iterator[None]:
         """Make one update from a rollout, or all updates of `spec.passes`.
 
-        rows: the rollout's rows [T+1, B], as NumPy arrays; observations may be tensors on the device.
-        state: the recurrent state before the rows.
-        tape: activations to reuse, recorded while the present weights acted.
+        `rows`: the rollout's rows [T+1, B], as NumPy arrays; observations may be tensors on the device.
+        `state`: the recurrent state before the rows.
+        `tape`: activations to reuse, recorded while the present weights acted.
         """
         batch, state = to_device(rows, self.device), to_device(state, self.device)
         self.adjust()
@@ -462,7 +460,7 @@ class Learner:
         return (yield from self.apply_gradient(scored, batch, versions, learnt, observe=True))
 
     def timed(self, update: Generator[None, None, T]) -> Generator[None, None, T]:
-        """Run an update, and count its lags. Count its time, without waits for other workers, as learning."""
+        """Run an update, and count its time as learning. Waits for other workers do not count."""
         before, waited = time.perf_counter(), self.update.waited
         result = yield from update
         after, waited = time.perf_counter(), self.update.waited - waited
@@ -474,7 +472,7 @@ class Learner:
         return result
 
     def count_lags(self) -> None:
-        """Add the lags measured since the last call to the counters of the run."""
+        """Report the lags (ages of the weights that acted) that were measured since the last call."""
         if self.lags:
             self.ctx.counters.lag(np.concatenate(self.lags))
             self.lags.clear()
@@ -490,8 +488,8 @@ class Learner:
         """Make one update from a replay's sample. Return new priorities of the sample's items, or None if the loss has
         none.
 
-        fresh: agent steps taken since the last update. Each step counts once, however often the replay draws it.
-        observe: whether to update the running statistics with the sample first (False if acting updates them).
+        `fresh`: agent steps taken since the last update. Each step counts once, however often the replay draws it.
+        `observe`: whether to update the running statistics with the sample first. Use False if acting updates them.
         """
         self.update.refresh()  # the gradient is computed with the newest weights, even if older ones acted
         if observe:
@@ -511,8 +509,8 @@ class Learner:
 
     @property
     def begins(self) -> int:
-        """Number of next updates that other threads may start before the first of these updates is counted. The number
-        is 1 if a part of the learner may change the inputs of the second update.
+        """Number of next updates that other threads may start in advance. It is 1 if a part of the learner may change
+        the inputs of the second update.
         """
         changing = (part for part in self.parts if part.adjust or part.rate or part.updated)
         return min([self.run.begins, *(part.unchanged() if part.unchanged else 1 for part in changing)])
@@ -535,7 +533,7 @@ class Learner:
         return self.run.part(parts, order, at, self.version)
 
     def observe(self, rows: Batch) -> None:
-        """Update the running statistics, also the target network's, with rows [T+1, B] not yet drawn from a replay."""
+        """Update the running statistics of the network and of the target network with new rows [T+1, B]."""
         if self.policy.observes:
             if self.run.settle:
                 self.run.settle()
@@ -553,13 +551,13 @@ class Learner:
         observe: bool = False,
         watch: bool = False,
     ) -> Generator[None, None, float]:
-        """Make and count one update from the gradient in the learner's vector. With `watch`, return the approximate KL
-        divergence from the policy that acted, averaged over replicas, else 0.
+        """Make and count one update from the gradient in the learner's vector. If `watch`, return the approximate KL
+        divergence from the policy that acted, averaged over replicas. Otherwise, return 0.
 
-        rows: the batch, which is saved to a file if the loss or the gradient is not finite.
-        versions: version of the weights that acted, for each row.
+        `rows`: the batch, which is saved to a file if the loss or the gradient is not finite.
+        `versions`: version of the weights that acted, for each row.
         `learnt`: number of agent steps to count.
-        observe: whether to update running statistics with the rows.
+        `observe`: whether to update running statistics with the rows.
         """
         if not all(part.admit(scored) for part in self.parts if part.admit):
             self.update.counts.refuse()
@@ -583,7 +581,7 @@ class Learner:
         return kl if total is None else float(total[3] / total[4])
 
     def count_only(self, steps: float) -> Generator[None, None, float]:
-        """Count agent steps without an update. Replicas first sum their steps; return the mean steps of a replica."""
+        """Count agent steps of all replicas without an update. Return the mean number of steps of a replica."""
         total = yield from self.update.agree(self.sums(steps))
         self.update.counts.add(total[0], updates=0)
         self.learnt = self.update.counts.learnt
@@ -591,7 +589,7 @@ class Learner:
         return float(total[0] / total[4])
 
     def sums(self, learnt: float = 0.0, kl: float = 0.0, leaving: float = 0.0) -> Sums:
-        """Return the numbers that replicas sum. leaving: 1 if this replica ends, so that the others stop too."""
+        """Return numbers to sum over all replicas. `leaving`: 1 if this replica ends, so that the others stop too."""
         first, control = self.ctx.index == 0, self.ctx.control
         # of synchronous replicas, only the first reports that the run finishes
         finishing = (first or self.spec.update.asynchronous) * control.finishing

@@ -61,9 +61,9 @@ Nothing = tuple[()]
 
 
 class Source(ABC, Holder):
-    """Describes where a learner's batches come from. Workers get the description as a pickle. The run's plan, memory
-    estimate, diagram and placement of workers also read the description. Raises TypeError if a subclass does not define
-    `shape` or `open`.
+    """Describes where a learner's batches come from. The description is sent to workers as a pickle. It also serves to
+    plan the run, to estimate memory, and to draw the diagram of the system. Raises TypeError if a subclass does not
+    define `shape` or `open`.
     """
 
     edge: Edge | None = None  # queue that other workers fill; None: the learner acts itself
@@ -86,8 +86,8 @@ class Source(ABC, Holder):
     def open(self, ctx: WorkerContext, learner: Learner, params: Any, replayed: bool = False) -> Feed:
         """Open the source in one worker.
 
-        params: the object in which the learner publishes its weights, or None.
-        replayed: whether the rollouts are only stored in a replay buffer.
+        `params`: the object in which the learner publishes its weights, or None.
+        `replayed`: whether the rollouts are only stored in a replay buffer.
         """
 
     def holds(self) -> Mapping[str, Any]:
@@ -105,8 +105,8 @@ class Source(ABC, Holder):
 
 class Feed(ABC):
     """A Source that one worker has opened. The learning loop calls `learn` and then `finish` with every item. If a
-    checkpoint is due, the loop calls `save` after an item with `between` true, or after a dropped rollout. When the
-    loop ends, it calls `close`.
+    checkpoint is due, the loop calls `save` as soon as `between` is True after an item, or when a rollout was dropped.
+    When the loop ends, it calls `close`.
     """
 
     alone: bool = True  # whether this learner ends the run without asking other learners
@@ -127,7 +127,7 @@ class Feed(ABC):
         return self.learner.step(rows, state)
 
     def finish(self, item: Any) -> None:  # noqa: B027
-        """Release the slots of the queue that hold the item. Publish the weights if other workers have copies."""
+        """Free the queue's slots that hold the item. Publish the weights if other workers have copies."""
 
     def publish(self) -> None:  # noqa: B027
         """Publish the weights if other workers have copies of them. ReplayFeed calls this after each update."""
@@ -149,8 +149,8 @@ class Feed(ABC):
 
 
 def learn(ctx: WorkerContext, *, source: Source, spec: LearnerSpec, publish: Any = None) -> Iterator[None]:
-    """Take batches from a source, make updates, and publish the weights to workers that have copies. If a rollout takes
-    too long when the run ends, drop the rollout and save the last update.
+    """Take batches from a source, make updates, and publish the weights to workers that have copies. When the run ends,
+    do not wait for a slow rollout: drop it, and save the last update.
     """
     learner = Learner(ctx, spec)
     feed = source.open(ctx, learner, publish)
@@ -197,10 +197,10 @@ def learn(ctx: WorkerContext, *, source: Source, spec: LearnerSpec, publish: Any
 
 def try_loss(source: Source, spec: LearnerSpec) -> None:
     """Call a user's loss once on made-up data, so that errors show before any worker starts. The data are rows of two
-    lanes, or two items of a replay. Other exceptions of the loss are ignored, because a worker would report them.
+    lanes, or two items of a replay.
 
     Raises UserError if the loss reads an unknown name, returns no LossOutput, or returns a loss that is not finite, or
-    if the spec has both a replay and passes.
+    if the spec has both a replay and passes. All other exceptions are ignored here, because a worker will report them.
     """
     if spec.passes is not None and source.replay is not None:
         raise UserError("LearnerSpec: passes given with a replay, but need a source of rollouts, such as Inline")
@@ -237,7 +237,7 @@ class _Missing(UserError, KeyError):
 
 
 class _Known(dict[str, Any]):
-    """Inputs of a loss by name. An unknown name raises _Missing. kind: the word for an input in the error message."""
+    """Inputs of a loss by name. An unknown name raises _Missing. `kind`: word for an input in the error message."""
 
     def __init__(self, kind: str, values: Mapping[str, Any]):
         super().__init__(values)
@@ -281,7 +281,7 @@ def _example(source: Source, policy: Policy) -> Batch | None:
 @dataclass(frozen=True)
 class Inline(Source):
     """Rollouts that the learner plays itself, one at a time. The policy lag is 0, because the learner acts with the
-    weights that it updates. During a rollout, the weights can change only if other learners update them asynchronously.
+    weights that it updates. Only asynchronous learners can change each other's weights during a rollout.
     """
 
     envs: Envs = field()
@@ -316,7 +316,7 @@ class Inline(Source):
 
 
 class ActingFeed(Feed):
-    """Feed of a learner that acts itself (Inline). Learners that average gradients end together, after a rollout."""
+    """Feed of a learner that acts itself (Inline). Learners that average gradients all end after the same rollout."""
 
     alone, blocking = False, False
 
@@ -328,8 +328,8 @@ class ActingFeed(Feed):
         """Write the state of the learner's lanes (parallel environments) into a checkpoint. Raises OSError."""
 
     def save(self, dropped: bool = False) -> Iterator[None]:
-        """Save the learner, and its lanes if all learners are between two rollouts (asynchronous learners never are).
-        After a dropped rollout, save only an update that is not saved yet, or a learner with a replay.
+        """Save the learner. Save its environments too, unless learners are asynchronous or a rollout was dropped. After
+        a dropped rollout, save only if the last update is not saved yet, or if the learner has a replay.
         """
         learner, apart = self.learner, self.learner.spec.update.asynchronous
         more, done = self.replayed and not apart, (learner.checkpoints.last, learner.update.counts.begun)
@@ -388,7 +388,7 @@ class InlineFeed(ActingFeed):
 
 
 class EpisodeFeed(ActingFeed):
-    """Feed of a learner with one lane or match. A rollout ends with an episode or when full. Lanes are not saved."""
+    """Feed of a learner with one lane or match. A rollout ends with an episode, or when it is full."""
 
     def __init__(self, source: Inline, ctx: WorkerContext, learner: Learner):
         super().__init__(ctx, learner)
@@ -421,8 +421,8 @@ def _rows(learner: Learner, envs: Envs) -> tuple[Spec, Spec]:
 
 
 class Rollouts(RolloutBatches, Source):
-    """Source of batches of `n` rollouts from a RolloutQueue, which is filled by actors with copies of the weights.
-    in_turn: whether to take equally often from each actor.
+    """Source of batches of `n` rollouts from a RolloutQueue, which is filled by actors with copies of the weights. If
+    `in_turn`, rollouts are taken equally often from each actor.
     """
 
     @property
@@ -460,7 +460,7 @@ class RolloutFeed(Feed):
         return self.source.consumer(ctx.index, log, collator_for(queue, self.source.n, self.learner.device))
 
     def _note_lane(self, slots: list[int]) -> None:
-        """Set `lane` to the number of the first lane of the actor that made the rollout."""
+        """Store the number of the first lane of the actor that made the rollout."""
         self.lane = slots[0] // self.queue.share * self.queue.lanes
 
     def learn(self, item: Rollout) -> Iterator[None]:
@@ -494,9 +494,9 @@ class RolloutFeed(Feed):
 
 
 class Chunks(QueueBatches, Source):
-    """Source of batches from a TrainingQueue. A batch has the fewest chunks (rows of one lane) that hold `rows`
-    transitions, and at least one. `rows` may change during the run. Acting uses the learner's weights directly. Raises
-    UserError if `rows` may need more chunks than the queue holds.
+    """Source of batches of chunks (rows of one lane) from a TrainingQueue. A batch has as many chunks as `rows`
+    transitions need, but at least one. `rows` may change during the run. Acting uses the learner's weights directly.
+    Raises UserError if `rows` may need more chunks than the queue holds.
     """
 
     queue: TrainingQueue
@@ -613,8 +613,8 @@ class ReplayFeed(Feed):
         learner.run.acts = self.draws_ahead and due <= 1.0
 
     def items(self) -> Iterator[Rollout | Nothing | None]:
-        """Yield rollouts to insert, and () for each update that is due. If other threads can start on the next updates
-        during a rollout, draw the samples of these updates before the rollout.
+        """Yield rollouts to insert, and () for each update that is due. If other threads can compute updates during a
+        rollout, draw their samples before the rollout.
         """
         rollouts, learner = self.feed.items(), self.learner
         while True:
@@ -632,8 +632,8 @@ class ReplayFeed(Feed):
         return self.buffer.due(coming=self.steps)
 
     def _draw_ahead(self, most: int) -> None:
-        """Draw samples for the next 1 to `most` updates. After the first sample, draw only for updates that will be due
-        even if a game ends in every lane of the next rollout.
+        """Draw samples in advance for at most `most` updates. Draw at least one sample. Draw more only if the next
+        rollout is certain to make these updates due.
         """
         while not self.ahead or (len(self.ahead) < most and self.buffer.due(coming=self.least)):
             sample = self.buffer.sample(self.learner.remaining)
@@ -717,8 +717,8 @@ class Samples(Source):
 class SampleFeed(Feed):
     """A learner's connection to a SampleQueue, which replay workers fill. Learner 0 reports to the replay workers.
 
-    Learners that average gradients pause and end together, and only after an update. Each asynchronous learner (with a
-    parameter server) ends without the other learners, even if no batch comes.
+    Learners that average gradients pause and end together, and only after an update. An asynchronous learner (with a
+    parameter server) ends separately, even if no batch comes.
     """
 
     def __init__(self, samples: SampleQueue, ctx: WorkerContext, learner: Learner, params: Params | None):
@@ -740,8 +740,8 @@ class SampleFeed(Feed):
             self.params.publish(learner.update.vector, learner.version, learner.version)
 
     def items(self) -> Iterator[int | Nothing | None]:
-        """Yield slots of the queue, each with one batch. If no slot comes, yield () for a learner that may end `alone`,
-        else None. Learner 0 yields () only with agent steps to count, else None.
+        """Yield slots of the queue, each with one batch. If no slot comes for a while, yield () if this learner may end
+        separately, else None. Learner 0 yields () only if it has agent steps to count.
         """
         for slot in self.reader.batches():
             idle = slot is None and self.alone and (not self.first or self.samples.news)

@@ -6,8 +6,8 @@ Functions that compute targets are pure, and give no gradient.
 
 By convention, a batch holds rows 0..T, each [B]. Row t holds the observation and the action of time t. The transition t
 → t+1 is *valid* unless row t+1 is the first row of an episode, or the first row after a lane restarted. If the
-transition is not valid, the target at t is V(obs_t) and the advantage is 0. So the target at t-1 bootstraps from
-V(obs_t): a truncated episode bootstraps from its real last observation, and no target contains data of the next
+transition is not valid, the target at t is V(obs_t) and the advantage is 0. The target at t-1 then bootstraps from
+V(obs_t). A truncated episode therefore bootstraps from its last observation, and no target contains data of the next
 episode. If a discount is 0, the value of the next row is not used, even if it is NaN.
 
 Every recursion is x_t = base_t + trace_t·x_{t+1}, computed backwards from t = T-1. Results have the dtype of the
@@ -57,8 +57,8 @@ Advantages = tuple[Tensor, Tensor]  # [T, B] each: the weight of ∇log π(a_t),
 def transitions(batch: Batch, gamma: float) -> Transitions:
     """Return the transitions between consecutive rows of a batch.
 
-    batch: tensors "reward" (float), "terminated" and "first" (bool), each [T+1, B] with T ≥ 1.
-    gamma: discount per agent step.
+    `batch`: tensors "reward" (float), "terminated" and "first" (bool), each [T+1, B] with T ≥ 1.
+    `gamma`: discount per agent step.
 
     Raises ValueError if shapes differ, the batch has fewer than two rows, or "terminated" or "first" is not bool.
     """
@@ -101,8 +101,8 @@ def gae(steps: Transitions, value: Tensor, lam: float) -> Advantages:
     """Return generalized advantages and λ-returns, each [T, B], computed from the values `value` [T+1, B] of all rows.
 
     δ_t = r_{t+1} + d_t·V_{t+1} − V_t;  A_t = δ_t + d_t·λ·A_{t+1}, A_T = 0;  target = A + V
-    (Schulman et al. 2016, eq. 16). With λ = 1 the target is n_step's with n=None; with λ = 0, with n=1.
-    Raises ValueError for shapes that do not fit.
+    (Schulman et al. 2016, eq. 16). With λ = 1, the target equals `n_step` with n=None. With λ = 0, it equals `n_step`
+    with n=1. Raises ValueError for shapes that do not fit.
     """
     delta = torch.where(steps.valid, _errors(steps, value, value[1:]), 0.0)
     advantage = _scan(delta, torch.where(steps.valid, steps.discount * lam, 0.0), torch.zeros_like(delta[0]))
@@ -125,9 +125,9 @@ def vtrace(
     v_t = V_t + δ_t + d_t·c_t·(v_{t+1} − V_{t+1}), v_T = V_T
     advantage_t = min(ρ̄_pg, ρ_t)·(r_{t+1} + d_t·v_{t+1} − V_t)
 
-    value: V of all rows, [T+1, B], under the learner's current weights.
-    log_rho: log ρ_t = log π(a_t) − log μ(a_t), [T, B], where π is the current policy and μ the policy that acted.
-    rho, c, rho_pg: the bounds ρ̄, c̄ and ρ̄_pg. An infinite bound does not clip.
+    `value`: V of all rows, [T+1, B], under the learner's current weights.
+    `log_rho`: log ρ_t = log π(a_t) − log μ(a_t), [T, B], where π is the current policy and μ the policy that acted.
+    `rho`, `c`, `rho_pg`: the bounds ρ̄, c̄ and ρ̄_pg. An infinite bound does not clip.
 
     If π = μ, λ = 1 and the bounds are at least 1, v is the n-step return. Raises ValueError for shapes that do not fit.
     """
@@ -143,12 +143,11 @@ def vtrace(
 
 
 def _scan(base: Tensor, trace: Tensor, last: Tensor) -> Tensor:
-    """Return x_t = base_t + trace_t·x_{t+1} with x_T = `last`, as [T, B]. The inputs are [T, B], [T, B], [B]. On a CPU,
-    a compiled loop computes x and rounds exactly as `_scan_by_torch`.
-    """
+    """Return x_t = base_t + trace_t·x_{t+1} with x_T = `last`, as [T, B]. The inputs are [T, B], [T, B], [B]."""
     if base.device.type != "cpu" or tracing():
         return _scan_by_torch(base, trace, last)
     result = torch.empty_like(base, memory_format=torch.contiguous_format)
+    # rounds exactly as `_scan_by_torch`
     _scan_loop(*(x.to(base.dtype).contiguous().numpy() for x in (base, trace, last)), result.numpy())
     return result
 
@@ -171,8 +170,8 @@ def _scan_loop(base: np.ndarray, trace: np.ndarray, last: np.ndarray, out: np.nd
 
 
 def _errors(steps: Transitions, value: Tensor, ahead: Tensor) -> Tensor:
-    """Return r_{t+1} + d_t·ahead_t − V_t [T, B], from `ahead` [T, B] and `value` V [T+1, B]. Where d_t = 0, `ahead` may
-    be NaN. Raises ValueError for shapes that do not fit.
+    """Return r_{t+1} + d_t·ahead_t − V_t [T, B], for `ahead` [T, B] and V = `value` [T+1, B]. `ahead` may be NaN where
+    d_t = 0. Raises ValueError for shapes that do not fit.
     """
     reward, discount, valid = steps
     fit = reward.shape == discount.shape == valid.shape and value.shape == (len(reward) + 1, *reward.shape[1:])
@@ -211,8 +210,8 @@ def _measured(measure: Measure) -> dict[str, Tensor]:
 
 
 class LazyMetrics(Mapping[str, Tensor]):
-    """Dict of metrics, detached scalars, which are computed when a metric is first read. Most updates are never
-    reported, and for a small network, computing the metrics takes a tenth of the time of an update.
+    """Metrics of a loss (detached scalars) by name. They are computed when one of them is first read, because most
+    updates report no metrics.
     """
 
     def __init__(self, measure: Measure):
@@ -233,17 +232,17 @@ class LazyMetrics(Mapping[str, Tensor]):
 
 
 def metrics_of(measure: Measure) -> Mapping[str, Tensor]:
-    """Return the metrics that `measure` computes when a metric is first read, or immediately under a tracer."""
+    """Return the metrics that `measure` computes, when one is first read, or at once in a traced graph."""
     return _measured(measure) if tracing() else LazyMetrics(measure)
 
 
 class LossOutput(NamedTuple):
     """Result of a loss function, with scalar tensors or Python numbers.
 
-    loss: scalar to minimize.
-    metrics: detached scalars to report, by name.
-    priority: new priorities [B] of the items sampled from a replay buffer.
-    targets: value targets [T, B], if the network normalizes its values by value targets, as PopArt does.
+    `loss`: scalar to minimize.
+    `metrics`: detached scalars to report, by name.
+    `priority`: new priorities [B] of the items sampled from a replay buffer.
+    `targets`: value targets [T, B]. Needed if the network uses them to normalize its values, as PopArt does.
     """
 
     loss: Tensor
@@ -278,11 +277,11 @@ class Loss:
     def __call__(self, policy: Any, target: Any, batch: Batch, state: Batch, hyper: Hyper) -> LossOutput:
         """Return the loss of a batch under the current weights.
 
-        policy: the Policy that learns.
-        target: the target network, or None.
-        batch: tensors of a rollout, [T+1, B, …], or of a sample from a replay buffer.
-        state: recurrent state [B, …] before row 0.
-        hyper: hyperparameters by name.
+        `policy`: the Policy that learns.
+        `target`: the target network, or None.
+        `batch`: tensors of a rollout, [T+1, B, …], or of a sample from a replay buffer.
+        `state`: recurrent state [B, …] before row 0.
+        `hyper`: hyperparameters by name.
 
         The loss must be deterministic.
         """
@@ -299,11 +298,11 @@ class Loss:
         return ValueUnits(1.0 if self.reward == "sign" else self.reward_scale, self.rescale)
 
     def prepare(self, rows: Batch, scale: float | Tensor = 1.0) -> Batch:
-        """Return tensors for all passes over a rollout, at least `valid` [T, B]. scale: the policy's reward scale."""
+        """Return tensors for all passes over a rollout, at least "valid" [T, B]. `scale`: policy's reward scale."""
         return {"valid": ~rows["first"][1:]}
 
     def noise(self, policy: Any, batch: Batch, key: Key) -> Batch:
-        """Return arrays of random numbers, drawn from the seed `key`, which the learner adds to the batch by name. If
+        """Return arrays of random numbers, drawn from the seed `key`. The learner adds them to the batch by name. If
         the loss is divisible, arrays are [B, …] and are split along with the batch, except an array named "key".
         """
         return {}
@@ -393,8 +392,8 @@ class ActorCriticLoss(Loss, ABC):
     def transitions(self, batch: Batch, out: Batch) -> Transitions:
         """Return the transitions [T, B] of the batch. Raises ValueError if the shapes of `batch` and `out` do not fit.
 
-        Rewards are multiplied by `reward_scale`. Then `reward` "clip" clips them to [−1, 1], and "sign" keeps only
-        their sign; "scale" multiplies them by the policy's output "reward_scale" and clips them to [−10, 10].
+        Rewards are multiplied by `reward_scale`. Then `reward` applies: "clip" limits them to [−1, 1], "sign" keeps
+        their sign, and "scale" multiplies them by the policy's output "reward_scale" and limits them to [−10, 10].
         """
         steps, rows = transitions(batch, self.gamma), {k: batch[k] for k in ("logp", "value", "reward") if k in batch}
         heads = {k: out[k] for k in ("logp", "value", "entropy") if k in out}
@@ -425,12 +424,12 @@ class ActorCriticLoss(Loss, ABC):
     ) -> LossOutput:
         """Return the loss as the weighted sum of policy_loss, value_loss and entropy over valid transitions [T, B].
 
-        out: the network's current outputs, [T, B] or [T+1, B]. Advantages and value errors are divided by the output
+        `out`: the network's current outputs, [T, B] or [T+1, B]. Advantages and value errors are divided by the output
             "value_scale", if the network has it (Hessel et al. 2019, equation 6).
-        acted: the outputs stored while acting, [T, B] or [T+1, B].
-        made: advantages and targets, without gradient.
-        reach: range of PPO's clipping of π/μ to 1 ± reach, or None for the plain policy gradient.
-        log_rho: log(π/μ). If given, two metrics are the mean of π/μ and the fraction of ratios above `bound`.
+        `acted`: the outputs stored while acting, [T, B] or [T+1, B].
+        `made`: advantages and targets, without gradient.
+        `reach`: range of PPO's clipping of π/μ to 1 ± reach, or None for the plain policy gradient.
+        `log_rho`: log(π/μ). If given, the metrics include the mean of π/μ, and the fraction of ratios above `bound`.
         """
         count, zero = valid.sum().clamp(min=1), torch.zeros_like(made[1])
         costs = isinstance(entropy_cost, Tensor) or entropy_cost != 0  # whether the entropy needs a gradient
@@ -482,15 +481,15 @@ class ActorCriticLoss(Loss, ABC):
 
 
 def observed(policy: Any, scored: LossOutput, batch: Batch) -> LossOutput:
-    """Update the policy's statistics of values with the targets of a loss, if any, and return the loss."""
+    """If the loss has targets, update the policy's statistics of values with them. Return the loss."""
     if scored.targets is not None:
         policy.observe_targets(scored.targets, batch)
     return scored
 
 
 def _rows(x: Tensor, n: int) -> Tensor:
-    """Return the first n rows of x [..., rows, B]. If x has just n rows, slicing would only slow down both passes."""
-    return x if x.shape[-2] == n else x[..., :n, :]
+    """Return the first `n` rows of `x` [..., rows, B]."""
+    return x if x.shape[-2] == n else x[..., :n, :]  # a slice that changes nothing would only cost time
 
 
 # Losses of the policy-gradient systems: frozen dataclasses, whose `score` takes
@@ -513,9 +512,9 @@ class A2C(ActorCriticLoss):
     R is the n-step return. With baseline="present" the advantage is R − V, where V is computed by the current weights,
     without gradient.
 
-    Defaults are those of OpenAI baselines' a2c (mean, no extra ½). A3C (Mnih et al. 2016) is reduction="sum"; its
-    reproduction, muupan/async-rl, has value_cost=0.25. GA3C (Babaeizadeh et al. 2017; NVlabs/GA3C) is reduction="sum",
-    value_half=True, value_cost=1, baseline="present". Raises ValueError for shapes that do not fit.
+    Defaults are those of OpenAI baselines' a2c (mean, no extra ½). For A3C (Mnih et al. 2016), set reduction="sum"; its
+    reproduction, muupan/async-rl, uses value_cost=0.25. For GA3C (Babaeizadeh et al. 2017; NVlabs/GA3C), set
+    reduction="sum", value_half=True, value_cost=1, baseline="present". Raises ValueError for shapes that do not fit.
     """
 
     _: KW_ONLY
@@ -539,8 +538,8 @@ class A2C(ActorCriticLoss):
 class VTrace(ActorCriticLoss):
     """Loss of IMPALA (Espeholt et al. 2018, §4.2): −A·log π(a) − entropy_cost·H + value_cost·½(v − V)².
 
-    V-trace computes v and A from the learner's values and the ratios π/μ, where log μ was stored while acting. The
-    bound `rho` must be at least `c`. Defaults are those of deepmind/scalable_agent, which sums over time and batch.
+    V-trace computes v and A from the learner's values and the ratios π/μ. The policy that acted, μ, stored log μ(a).
+    The bound `rho` must be at least `c`. Defaults are those of deepmind/scalable_agent, which sums over time and batch.
     Raises ValueError for shapes that do not fit.
     """
 
@@ -574,7 +573,7 @@ class PPO(ActorCriticLoss):
     The log-probabilities of μ and the values V_μ were stored while acting. Before the first pass, `prepare` computes A
     by GAE with `lam`, and R = A + V_μ. Raises ValueError for shapes that do not fit.
 
-    clip_range: ε. If `anneal_clip` is True, ε falls linearly to 0 over the run.
+    `clip_range`: ε. If `anneal_clip` is True, ε falls linearly to 0 over the run.
     value_clip: use max((R − V)², (R − V_μ − clip(V − V_μ, −ε, ε))²) instead of (R − V)², as in baselines' ppo2.
     normalize_advantage: normalize advantages over each minibatch.
     """
@@ -641,13 +640,13 @@ class APPO(ActorCriticLoss):
 @dataclass(frozen=True)
 class AlphaZeroLoss(Loss):
     """Loss of AlphaGo Zero: (z − v)² − Σ_a π(a) log p(a), averaged over a batch of positions (Silver et al. 2017, eq.
-    1). Here p is the softmax of the logits of legal moves. The paper's term c‖θ‖² is the optimizer's weight decay 2c.
+    1). Here p is the softmax of the logits of legal moves. The paper's term c‖θ‖² equals a weight decay of 2c.
 
     If `turned` is True, each position is transformed by a random symmetry of the board, which depends only on `seed`,
     the number of the update, and the position's index in the batch.
 
-    The metric value_mse is (z − v)²/4, the squared error of outcomes scaled to [0, 1], as in the paper's figure 3. The
-    metric policy_kl is Σ π log(π/p). Raises ValueError for shapes that do not fit.
+    The metric value_mse is (z − v)²/4, which is at most 1, as in the paper's figure 3. The metric policy_kl is Σ π
+    log(π/p). Raises ValueError for shapes that do not fit.
     """
 
     board: Game
@@ -662,9 +661,9 @@ class AlphaZeroLoss(Loss):
     def __call__(self, policy: Policy, target: None, batch: Batch, state: Batch, hyper: Hyper) -> LossOutput:
         """Return the loss of a batch sampled from a replay buffer.
 
-        batch: "mask" [2, B, A]: legal moves of the position (row 0) and of the next position. "visits" [B, A]: the
-            search's distribution π over legal moves. "return" [B]: z, the game's outcome for the player to move, −1 to
-            1.
+        "mask" [2, B, A]: legal moves of the position (row 0) and of the next position.
+        "visits" [B, A]: the search's distribution π over legal moves.
+        "return" [B]: z, the game's outcome for the player to move, from −1 to 1.
         """
         planes = unpacked(batch["obs"][0], self.board.planes) if self.board.binary else batch["obs"][0]
         cells = batch["cells"][:, None].expand(-1, planes.shape[1], -1)
@@ -672,8 +671,8 @@ class AlphaZeroLoss(Loss):
         return self.score(out["logits"][0].gather(1, batch["actions"]), out["value"][0], batch)
 
     def noise(self, policy: Policy, batch: Batch, key: Key) -> Batch:
-        """Draw a random symmetry of the board for each of n positions. Return the permutations of the symmetries:
-        "cells" [n, cells] permutes a position's cells, and "actions" [n, A] permutes the network's logits back.
+        """Draw a random symmetry of the board for each of n positions. Return two permutations for each: "cells" [n,
+        cells] permutes the position's cells, and "actions" [n, A] permutes the network's logits back.
         """
         n, images = len(batch["action"]), self.board.symmetries
         u = uniform(self.seed, np.arange(n), np.array([key[2]]), 1)[:, 0]

@@ -67,7 +67,7 @@ def _this_machine() -> bytes:
 
 
 def _beside(modules: Iterable[str]) -> list[Path]:
-    """Return the files of all loaded modules that are in the folders of the given modules."""
+    """Return the files of the given modules, and of all other loaded modules in the same folders."""
     files = {name: Path(file) for name, m in list(sys.modules.items()) if (file := vars(m).get("__file__"))}
     folders = {files[name].parent for name in modules if name in files}
     return sorted({path for path in files.values() if path.parent in folders and path.is_file()})
@@ -75,10 +75,10 @@ def _beside(modules: Iterable[str]) -> list[Path]:
 
 @dataclass(frozen=True)
 class CompileJob:
-    """Describes a function to compile.
+    """A function to compile, and the shapes of its arguments.
 
-    make: returns the function. The compiler process unpickles and calls `make`.
-    shapes: shapes and types of the function's arguments.
+    `make`: function without arguments, which returns the function to compile. The compiler process calls it.
+    `shapes`: shape and type of each argument.
     """
 
     make: Callable[[], Function]
@@ -97,7 +97,7 @@ class CompileJob:
         return digest.hexdigest()[:32]
 
     def packed(self, fast: bool = False) -> bytes:
-        """Return the pickled job. fast: pickle without memo, so that equal jobs give equal bytes."""
+        """Return the pickled job. If `fast`, write repeated objects in full, so that equal jobs give equal bytes."""
         import cloudpickle
 
         file = io.BytesIO()
@@ -108,8 +108,8 @@ class CompileJob:
 
 
 class Package:
-    """A compiled function in a file, which another process makes if the file does not exist. If compiling or loading
-    fails, `failure` holds the reason, and no exception is raised.
+    """A compiled function, stored in a file. `begin` compiles it in another process, and `load` loads it from the file.
+    Compiling and loading raise no exceptions. If one of them fails, `failure` holds the reason.
     """
 
     def __init__(self, job: CompileJob):
@@ -123,7 +123,7 @@ class Package:
             self.failure = why_failed(e)
 
     def begin(self) -> None:
-        """Start a compiler process, which ends with this process, unless another process is compiling this package."""
+        """Start a process that compiles the package, unless the package exists or another process is compiling it."""
         if self.process is not None or self.failure:
             return
         if platform.WINDOWS:
@@ -141,7 +141,6 @@ class Package:
             self.failure = why_failed(e)
 
     def _start(self, compiler: str, lock: int) -> None:
-        """Start the compiler process. The lock is held until that process ends."""
         self.began, self.log = time.monotonic(), tempfile.TemporaryFile()  # noqa: SIM115 - open as long as the process
         data, path = self.job.packed(), os.pathsep.join(map(os.path.abspath, filter(None, sys.path)))
         one = {"OMP_NUM_THREADS": "1", "TORCHINDUCTOR_COMPILE_THREADS": "1"}
@@ -152,14 +151,14 @@ class Package:
             stdout=self.log,
             stderr=self.log,
             start_new_session=True,
-            pass_fds=[lock],
+            pass_fds=[lock],  # holds the lock until this process ends
         )
         self.process.stdin.write(data)  # type: ignore[union-attr]
         self.process.stdin.flush()  # type: ignore[union-attr]
 
     @property
     def done(self) -> bool:
-        """Whether the package exists, or cannot be made."""
+        """Whether compiling has ended: the package exists, or `failure` holds the reason."""
         if self.process is None:
             return bool(self.failure) or self.path.exists()
         if self.process.poll() is None:
@@ -174,7 +173,7 @@ class Package:
         return True
 
     def load(self) -> Compiled | None:
-        """Return the compiled function, or None if a `failure` has happened."""
+        """Return the compiled function, or None if compiling or loading failed."""
         if self.failure:
             return None
         try:
@@ -199,7 +198,7 @@ class Package:
 
 
 def why_failed(e: BaseException) -> str:
-    """Describe an exception in one line, with the file and line where the user's code (or else Polyplay's) failed."""
+    """Describe an exception in one line, which ends with the file and line number of the code that failed."""
     text = (str(e).strip() or "no more is known").splitlines()[0]
     libraries = (os.path.dirname(os.__file__) + os.sep, os.path.dirname(torch.__file__) + os.sep, "<")
     frames = [f for f in traceback.extract_tb(e.__traceback__) if not f.filename.startswith(libraries)]
@@ -220,10 +219,8 @@ def _load(path: str) -> Compiled:
 
 
 def _flushed(call: Compiled, given: list[Tensor]) -> list[Tensor]:
-    """Call a function, with denormal numbers flushed to 0. Where gradients stay 0, an optimizer's running averages
-    become denormal, which makes an update a fifth slower.
-    """
-    torch.set_flush_denormal(True)  # for this thread
+    """Call a function with denormal floats rounded to 0, because computing with denormal floats is slow."""
+    torch.set_flush_denormal(True)  # for this thread; where gradients stay 0, an optimizer's averages become denormal
     try:
         return call(given)
     finally:
@@ -243,7 +240,7 @@ SPINS = 200_000  # checks of a semaphore (0.3 ms) before a thread sleeps; waking
 
 @compiled
 def _spin(words: np.ndarray, semaphore: int) -> bool:
-    """Decrement the semaphore within SPINS tries, and return whether a try succeeded."""
+    """Try to decrement a semaphore, up to SPINS times. Return whether this succeeded."""
     for _ in range(SPINS):  # noqa: SIM110 - a loop
         if call_address(words[TRY], (words[semaphore],)) == 0:
             return True
@@ -252,14 +249,14 @@ def _spin(words: np.ndarray, semaphore: int) -> bool:
 
 @compiled
 def _serve(words: np.ndarray, kinds: np.ndarray, given: np.ndarray, copies: np.ndarray, results: np.ndarray) -> None:
-    """Run a thread that calls packages: each time STARTED is posted, call the function of package words[KIND]
-    words[CALLS] times, and post DONE after each call. Return when words[STOP] is set. The other arguments have one
-    entry per package, padded with 0.
+    """Run the loop of an UpdateThread, until words[STOP] is set. Each time the semaphore STARTED is posted, make
+    words[CALLS] calls of the package with index words[KIND], and post the semaphore DONE after each call. Arrays are
+    padded with 0.
 
-    kinds: [packages, 8], indexed by ALIAS … OUTPUTS.
-    given: handles of the arguments, [packages, calls, n].
-    copies: copies to make before the first call, [packages, m, 3]: destination, source, number of bytes.
-    results: where to copy each call's results, [packages, calls, k, 2]: destination, number of bytes.
+    `kinds`: words of each package, [packages, 8], indexed by ALIAS … OUTPUTS.
+    `given`: handles of the arguments, [packages, calls, n].
+    `copies`: copies to make before the first call, [packages, m, 3]: destination, source, number of bytes.
+    `results`: where to copy each call's results, [packages, calls, k, 2]: destination, number of bytes.
     """
     handles, made, at = np.empty(given.shape[2], np.int64), np.zeros(results.shape[2], np.int64), np.zeros(1, np.int64)
     while True:
@@ -287,9 +284,7 @@ def _serve(words: np.ndarray, kinds: np.ndarray, given: np.ndarray, copies: np.n
 
 
 class UpdateThread:
-    """A thread that calls the functions of all packages, one at a time. With one thread per package, each call would
-    have to wake a sleeping thread.
-    """
+    """A thread that makes the calls of several BackgroundCalls, one at a time."""
 
     def __init__(self) -> None:
         self.calls = list[BackgroundCall]()
@@ -300,7 +295,7 @@ class UpdateThread:
         self.thread: threading.Thread | None = None
 
     def add(self, call: BackgroundCall) -> int:
-        """Add a call to this thread, and return the number of the call."""
+        """Register a BackgroundCall with this thread, and return its index."""
         self.stop()
         self.calls.append(call)
         self._tables = [_padded(each) for each in zip(*(call.tables for call in self.calls), strict=True)]
@@ -321,7 +316,7 @@ class UpdateThread:
         _serve(self.words, *self._tables)
 
     def wait(self) -> None:
-        """Wait until the oldest call not yet waited for has ended. Raises RuntimeError if a call failed."""
+        """Wait for the oldest call that has not been waited for. Raises RuntimeError if it failed."""
         while not (_spin(self.words, DONE) or self.done.wait(1.0)):
             if self.thread is None or not self.thread.is_alive():
                 raise RuntimeError("the thread of a compiled update ended")
@@ -329,7 +324,7 @@ class UpdateThread:
             raise RuntimeError("a compiled update failed")
 
     def stop(self) -> None:
-        """End the thread, after the running call, if any."""
+        """End the thread. If a call is running, let it finish first."""
         if self.thread is not None:
             self.words[STOP] = 1
             self.started.post()
@@ -339,14 +334,14 @@ class UpdateThread:
 
 class BackgroundCall:
     """Calls a package's function in another thread, on tensors at fixed addresses. `start` starts one or more calls,
-    and each `wait` waits for one call.
+    and each `wait` waits for the next of them.
 
-    given: arguments of each call.
-    results: contiguous tensors for the results of each call.
-    copies: pairs (destination, source) of tensors, copied before the first call.
-    thread: the thread that calls the function. If None, a new thread is started.
+    `given`: arguments of each call.
+    `results`: contiguous tensors for the results of each call.
+    `copies`: pairs (destination, source) of tensors, which each `start` copies before the first call.
+    `thread`: the thread that calls the function. If None, a new thread is started.
 
-    Raises ValueError, OSError or AttributeError if the function cannot be called in this way.
+    Raises ValueError, OSError or AttributeError if the package, the platform or torch does not support such calls.
     """
 
     def __init__(
@@ -385,11 +380,11 @@ class BackgroundCall:
         self.thread.started.post()
 
     def wait(self) -> None:
-        """Wait for the results of the oldest call not yet waited for. Raises RuntimeError if a call failed."""
+        """Wait for the results of the oldest call that has not been waited for. Raises RuntimeError if it failed."""
         self.thread.wait()
 
     def close(self) -> None:
-        """End the thread after the running call, and free the handles and the model."""
+        """End the thread, after the running call, and delete the package's model."""
         self.thread.stop()
         for handle in self.tables[1].ravel().tolist():
             self._library.aoti_torch_delete_tensor_object(ctypes.c_void_p(handle))
@@ -409,7 +404,7 @@ def _address_of(function: Any) -> int:
 
 
 def _library_of(package: Path) -> ctypes.CDLL:
-    """Load the shared library in a package. Raises ValueError if some operations have no C interface."""
+    """Load the shared library in a package. Raises ValueError if the package has operations that C cannot call."""
     with zipfile.ZipFile(package) as files, tempfile.TemporaryDirectory() as folder:
         names = files.namelist()
         if any(name.endswith(".json") and not name.endswith("_metadata.json") for name in names):
@@ -430,8 +425,8 @@ def _handle_of(x: Tensor) -> int:
 
 
 def arguments(shapes: Iterable[Shape]) -> list[Tensor]:
-    """Return tensors of these shapes, to trace a function with. Integers are 0, which is a valid index, and floats are
-    1, which is a valid divisor.
+    """Return tensors of these shapes and types, for tracing. Integers are 0, so that every integer is a valid index.
+    Floats are 1, so that no division is by 0.
     """
     return [torch.full(shape, dtype.is_floating_point, dtype=dtype) for shape, dtype in shapes]
 
@@ -448,7 +443,7 @@ def trace(function: Function, given: Sequence[Tensor]) -> Any:
 
 
 def build_package(job: CompileJob, place: Path) -> None:
-    """Compile a job, write the package to the path `place`, and call its function a few times."""
+    """Compile a job, write the package to the path `place`, and test it. Raises ValueError for large functions."""
     given = arguments(job.shapes)
     graph = trace(job.make(), given)
     if (n := len(graph.graph.nodes)) > NODES:
@@ -462,7 +457,7 @@ def build_package(job: CompileJob, place: Path) -> None:
 
 
 def main(path: Path, length: int) -> None:
-    """Compile the job that stdin holds in its first `length` bytes, and write the package to `path`."""
+    """Read a pickled job of `length` bytes from stdin, compile it, and write the package to `path`."""
     data, parent = sys.stdin.buffer.read(length), sys.stdin.fileno()
     platform.kill_when_closed(parent, -os.getpid())
     if platform.readable([parent], 0.0):  # the process that trains has ended already

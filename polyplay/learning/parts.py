@@ -33,9 +33,9 @@ if TYPE_CHECKING:
 class LearnerPart:
     """Optional part of a learner, such as a target network.
 
-    To write a part, inherit this class and define some of its hooks (methods that a learner calls at set moments). A
-    learner calls a hook on all parts that define the hook, in order. Parts in a LearnerSpec are shared by worker
-    threads: each learner uses copies, which `open` makes.
+    To write a part, inherit this class and define some of the hooks below. A hook is a method that the learner calls at
+    a certain point, for example after each update. If several parts define a hook, the learner calls them in order.
+    Parts in a LearnerSpec are templates: each learner uses copies of them, which `open` makes.
     """
 
     learner: Learner  # owner of this part, once open
@@ -65,23 +65,23 @@ class LearnerPart:
     unchanged: Callable[[], int] | None = None
 
     def describe(self) -> str:
-        """Return this part's line in the learner's box of the system's diagram, or "" for no line."""
+        """Return a line about this part for the system's diagram, or "" for no line."""
         return ""
 
     def open(self, learner: Learner) -> Self:
-        """Return a copy of this part for one learner, which has not loaded its weights yet."""
+        """Return a copy of this part for `learner`. The learner has not loaded its weights yet."""
         own = copy.copy(self)
         own.learner = learner
         return own
 
     def begin(self, found: OpenCheckpoint | None) -> None:
-        """Start this part, after the learner loaded its weights. found: the checkpoint from which the run resumes, or
-        None in a new run and in a worker that replaces a lost worker.
+        """Start this part, after the learner has loaded its weights. `found` is the checkpoint that the run resumes
+        from. It is None in a new run, and in a worker that replaces a failed worker.
         """
 
     def save(self, part: CheckpointPart) -> Row:
-        """Write the state of this part into the checkpoint. Return entries to save with the learner's counts. Learner 0
-        calls this method, and all learners resume from its checkpoint. Raises OSError.
+        """Save the state of this part in the checkpoint. The returned entries are saved with the learner's counts. Only
+        learner 0 saves its parts, and all learners resume from this state. Raises OSError if writing fails.
         """
         return {}
 
@@ -90,8 +90,8 @@ class LearnerPart:
 class TargetNetwork(LearnerPart):
     """Keeps a target network, a second network whose weights follow the trained weights.
 
-    every: move the target weights once per `every` updates, counting the updates of all workers.
-    tau: each move is target += tau·(trained − target).
+    `every`: number of updates between two moves of the target weights. Updates of all workers count.
+    `tau`: each move sets target += tau·(trained − target).
     """
 
     every: int = 1
@@ -122,7 +122,7 @@ class TargetNetwork(LearnerPart):
         self._become(1.0, saved)
 
     def _become(self, tau: float, saved: dict[str, np.ndarray] | None = None) -> None:
-        """Load the saved target weights, or if none are given, move the target weights toward the trained weights."""
+        """Load `saved`. If it is None, move the target weights by the fraction `tau` to the trained weights."""
         if saved is not None:
             checkpoint.load_into(cast("Policy", self.net), saved)
         else:
@@ -143,7 +143,7 @@ class TargetNetwork(LearnerPart):
             self._become(self.tau)
 
     def unchanged(self) -> int:
-        """Return after how many more updates the target network moves."""
+        """Return the number of updates until the target network moves next."""
         return (self.copies + 1) * self.every - self.learner.version
 
     def save(self, part: CheckpointPart) -> Row:
@@ -163,8 +163,8 @@ SLACK = 1.0 + 1e-9  # so that equal losses are not outliers because of rounding
 
 @dataclass
 class OutlierGate(LearnerPart):
-    """Rejects an update if its loss is an outlier: |loss| > mean + k·std. The mean and the standard deviation are those
-    of |loss| over the updates that this learner has admitted.
+    """Rejects an update if its loss is an outlier: |loss| > mean + k·std. The mean and the standard deviation of |loss|
+    are computed over the earlier updates that this learner has admitted.
     """
 
     k: float
@@ -200,7 +200,7 @@ class OutlierGate(LearnerPart):
 
 @dataclass
 class RateDrops(LearnerPart):
-    """Divides the learning rate by 10 each time the number of updates reaches a number in `updates`."""
+    """Divides the learning rate by 10 after each number of updates that `updates` lists."""
 
     updates: tuple[int, ...]
 
@@ -213,7 +213,7 @@ class RateDrops(LearnerPart):
 
 @dataclass
 class FrozenRate(LearnerPart):
-    """Keeps the learning rate at 0 until the run has learned from `until` agent steps (see nets.surgery)."""
+    """Keeps the learning rate at 0 until the run reaches `until` agent steps (see nets.surgery)."""
 
     until: float
 
@@ -225,20 +225,18 @@ class FrozenRate(LearnerPart):
 
 
 def frozen_until(learner: Learner) -> float:
-    """Return the `until` of FrozenRate that the resumed checkpoint holds, or 0. If that checkpoint was removed, read
-    the newest.
-    """
+    """Return FrozenRate.until from the checkpoint that the run resumes from, or 0 if the run has no FrozenRate."""
     path = learner.ctx.resume
     if path is None:
         return 0.0
-    if not path.exists():
+    if not path.exists():  # it was removed; read the newest
         path = checkpoint.everything(cast("Path", learner.ctx.directory))[-1]
     saved = checkpoint.OpenCheckpoint(path).json(f"{learner.checkpoints.folder}/learner")
     return float(saved.get("freeze_until", 0.0))
 
 
 class Schedules(LearnerPart):
-    """Sets each scheduled hyperparameter by the run's agent steps, and logs each change."""
+    """Sets hyperparameters to the values of their schedules at the run's agent steps, and logs each change."""
 
     held: Mapping[str, SchedulePoint] = {}  # current point of each schedule, by hyperparameter
 

@@ -2,10 +2,10 @@
 
     update(weights [W], buffers [S − W], target [S] or [0], batch, state, hyper) -> gradient [W], buffers, LossOutput
 
-A network's vector (FlatParams in weights.params) has S numbers: W weights, then S − W buffers. The batch and the
-recurrent state are nested dicts of tensors of fixed shapes. The batch includes random numbers (Loss.noise) and
-importance weights. `hyper` has a scalar tensor for each hyperparameter. The function writes to no argument, and no
-shape or branch in the function depends on a tensor's value.
+FlatParams (in weights.params) joins a network's W weights and then its buffers to one vector of S numbers. The batch
+and the recurrent state are nested dicts of tensors of fixed shapes. The batch includes random numbers (Loss.noise) and
+importance weights. `hyper` has a scalar tensor for each hyperparameter. The function writes to none of its arguments.
+Its branches and all its shapes are the same for all values of the tensors.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ def make_loss(
 ) -> Callable[..., tuple[Any, Tensor]]:
     """Return a differentiable function that takes the arguments of `update`, and returns the loss and the new buffers.
 
-    The function never reads the weights in `policy` and `target`, which only define the layout of the vectors. Raises
-    ValueError if a module computes with copies of its weights.
+    `policy` and `target` define the architecture. Their weights are not used, because weights are arguments of the
+    function. Raises ValueError if a layer has a bfloat16 copy of its weight.
     """
     networks = _Networks(policy, target)
     if any(isinstance(m, Linear | Conv2d) and m.half_weight is not None for m in networks.modules()):
@@ -101,17 +101,17 @@ def make_act(policy: Policy) -> Callable[[Tensor, Tensor, Batch, Batch], tuple[B
 
 @dataclass(frozen=True)
 class UpdateFunction:
-    """Turns the pure update into a function of single tensors of fixed shapes, which can be compiled or captured:
+    """Makes the update as a function of single tensors of fixed shapes, which can be compiled or captured:
 
         (weights, buffers, target, gradient, hyper [H], *leaves) -> numbers [1 + metrics], and priority [B] if any
 
-    The function writes to `gradient` and `buffers`. The leaves are the tensors of {"batch": …, "state": …} at `paths`.
-    For a minibatch, the leaves are the tensors of the whole rollout, then `index` [n], the indices of the minibatch's
-    transitions or lanes, and `inside` [n], which is False for padding of `index`.
+    The function writes to `gradient` and `buffers`, and returns the loss and the metrics in `numbers`. The `leaves` are
+    the tensors of the nested dict {"batch": …, "state": …}, which lie at the paths `paths`. For a minibatch, they are
+    the tensors of the whole rollout, followed by two tensors: `index` [n] holds the indices of the minibatch's
+    transitions or lanes, and `inside` [n] is False where `index` is padding.
 
-    If `optim` is given, the function also applies the optimizer's step in place. The arguments then include the tensors
-    of the optimizer's state, before `hyper`; the last number in `hyper` is the learning rate, and the last of `numbers`
-    is the gradient's norm.
+    If `optim` is given, the function also makes the optimizer's step in place. The tensors of the optimizer's state
+    come before `hyper`, whose last number is the learning rate. The last of `numbers` is the gradient's norm.
     """
 
     policy: PolicyFactory

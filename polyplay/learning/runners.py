@@ -42,7 +42,7 @@ OFTEN = 3  # updates of one kind before it is captured; some sources give batche
 
 
 def compile_updates(learner: Learner) -> None:
-    """Let a learner's updates become CUDA graphs on a GPU, or compiled functions on a CPU in float32."""
+    """Let the learner make its updates by CUDA graphs on a GPU, or by compiled functions on a CPU in float32."""
     how, far = learner.ctx.control.compile, learner.device.type != "cpu"
     if how == "off" or (how == "auto" and not far and any(isinstance(m, nn.Conv2d) for m in learner.policy.modules())):
         return
@@ -55,8 +55,8 @@ def compile_updates(learner: Learner) -> None:
 
 
 def pays(learner: Learner, started: float, left: float, seconds: float) -> bool:
-    """Return whether compiling saves time: an eager update of `seconds` is short, and the run still lasts long enough.
-    started: the time (perf_counter) when the fraction `left` of the run remained.
+    """Return whether compiling would save time: eager updates must be short, and the rest of the run long. `seconds` is
+    the time of an eager update. At the time `started` (perf_counter), the fraction `left` of the run remained.
     """
     passed, remaining = time.perf_counter() - started, learner.remaining
     rest = passed * remaining / max(left - remaining, 1e-9)
@@ -64,7 +64,7 @@ def pays(learner: Learner, started: float, left: float, seconds: float) -> bool:
 
 
 def wait_for(package: Package, learner: Learner) -> None:
-    """Wait until a package (compiled function) exists or has failed to compile. Count the time in `waited`."""
+    """Wait until a package exists or has failed to compile. Add the waiting time to `learner.update.waited`."""
     before = time.perf_counter()
     while not package.done:
         learner.ctx.turn()
@@ -95,10 +95,10 @@ class BatchKind:
 
 
 class CompiledRunner(Runner):
-    """Makes updates eagerly until a package (a compiled function, or on a GPU a CUDA graph) exists for the kind of
-    batch. Later updates use the package. Before its first use, the package's gradient and time are compared with those
-    of an eager update of the same batch. If compiling, loading or comparing fails, a line in the log says so, and
-    updates stay eager.
+    """Makes updates by packages: compiled functions on a CPU, CUDA graphs on a GPU. Updates are eager until a package
+    exists for the kind of batch. Before its first use, a package must give the gradient of an eager update of the same
+    batch. Without --compile on, it must also be faster. If any of this fails, the log says so, and all later updates
+    are eager.
     """
 
     def __init__(self, learner: Learner):
@@ -166,9 +166,7 @@ class CompiledRunner(Runner):
         return self._eager(lambda: self.score(*parts.take(order, at)), self.rollout, self.leaves)
 
     def begin(self, items: list[Batch], version: int) -> None:
-        """Start updates for batches of one kind in another thread, on copies of the weights, buffers and optimizer
-        state.
-        """
+        """Start updates from the batches `items` in another thread. The updates change copies of the weights."""
         first: BackgroundCall | None = None
         begun = 0
         for k, item in enumerate(items if not self.over else ()):
@@ -190,7 +188,7 @@ class CompiledRunner(Runner):
             self.begun, self.taken, self.asked = first, 0, begun
 
     def _background(self, given: Batch) -> BackgroundCall | None:
-        """Return a call that makes updates of this kind in another thread, or None if no such call is possible."""
+        """Return a call that updates from batches like `given` in another thread, or None if that is impossible."""
         kind, leaves = self._kind_of(to_device(given, self.learner.device))
         written = [*self.own[:2], *self.own[VECTORS:-1]]
         weights, buffers, *state = mine = [x.clone() for x in written]
@@ -210,8 +208,8 @@ class CompiledRunner(Runner):
             return None
 
     def _take(self, call: BackgroundCall) -> LossOutput:
-        """Return the results of the oldest started update. After the last started update, copy the new weights from the
-        thread's copies. Raises RuntimeError if an update failed; the weights are then unchanged.
+        """Return the results of the oldest update that `begin` started. After the last of these updates, copy the new
+        weights to the learner. Raises RuntimeError if an update failed, and leaves the learner's weights unchanged.
         """
         self.begun = None
         call.wait()
@@ -224,8 +222,8 @@ class CompiledRunner(Runner):
         return self._scored(*results)
 
     def _may(self, version: int) -> bool:
-        """Return whether the update of the weights `version` may use a package. If this run repeats an earlier run,
-        return whether the update used a package in the earlier run.
+        """Return whether the next update may use a package. A run that repeats an earlier run uses packages for the
+        same updates as the earlier run.
         """
         repeats = self.learner.ctx.hooks.repeats
         self.waits = self.waits or repeats is not None
@@ -257,7 +255,7 @@ class CompiledRunner(Runner):
         return self._scored(*call([*(own or self.own), *leaves]))
 
     def _fill(self) -> None:
-        """Write the current hyperparameters and learning rate into the argument of the compiled function."""
+        """Write the current hyperparameters and learning rate to `self.values`, an argument of the package."""
         if self.hyper is not self.filled:
             self.values[: len(self.hyper)], self.filled = list(self.hyper.values()), self.hyper
         if self.steps:
@@ -269,9 +267,8 @@ class CompiledRunner(Runner):
         return LossOutput(numbers[0], dict(zip(self.loss.metrics, numbers[1:], strict=False)), *priority)
 
     def _eager(self, eager: Callable[[], LossOutput], kind: BatchKind, leaves: list[Tensor]) -> LossOutput:
-        """Make the update eagerly, then look for the package. If the run waits for packages, or a package exists at the
-        first batch of a kind, repeat the update by the package, so that the run is repeatable.
-        """
+        """Make an update eagerly, then look for the package for its kind of batch."""
+        # repeat the update by the package, so that a run repeats bitwise if its packages exist or it waits for them
         self.at_once = (self.waits or not kind.updates) and not self.captures
         buffers, before = self.own[1].clone(), time.perf_counter()
         scored = eager()
@@ -292,8 +289,8 @@ class CompiledRunner(Runner):
         return self._compiled(kind.call, leaves)
 
     def _look(self, kind: BatchKind, leaves: list[Tensor], buffers: Tensor) -> None:
-        """On a CPU, start to compile the package if compiling saves time, or use the package if it exists. On a GPU,
-        capture a CUDA graph. buffers: the network's buffers before the eager update.
+        """Compile a package for the kind of batch, load it, or capture a CUDA graph, whichever is due. `buffers` are
+        the network's buffers before the eager update.
         """
         package, rare = kind.package, kind.updates < SHARE * self.updates
         if self.captures:
@@ -330,9 +327,8 @@ class CompiledRunner(Runner):
         return UpdateFunction(*made, *where, optim, len(self.own) - VECTORS - 1)
 
     def _change_over(self, kind: BatchKind, load: Callable[[], Any], leaves: list[Tensor], buffers: Tensor) -> None:
-        """Compare the compiled update with the eager update of the same batch. If the compiled update has the same
-        gradient and is faster, use the package for later batches. Keep the buffers and the gradient of the eager
-        update.
+        """Use the package for later batches if it gives the gradient of the eager update. Without --compile on, it must
+        also be faster. Keep the buffers and the gradient of the eager update.
         """
         kept, seconds = [x.clone() for x in self.own[:-1]], math.inf
         wanted, own = kept[3].clone(), [*(self.own[:-1] if self.captures else map(torch.clone, kept)), self.own[-1]]
@@ -368,14 +364,13 @@ class CompiledRunner(Runner):
         self._say("note", f"updates are {way} from update {update:,} on: {times}")
 
     def _put_back(self, kept: list[Tensor]) -> None:
-        """Undo the writes of a CUDA graph's trial. A package's trial writes only to copies."""
-        if self.captures:
+        if self.captures:  # a package's trial wrote only to copies
             for x, before in zip(self.own, kept, strict=False):
                 x.copy_(before)
 
     def _steps_alike(self, kept: list[Tensor], own: list[Tensor]) -> bool:
-        """Return whether an eager optimizer step from the weights and optimizer state in `kept`, with the gradient in
-        `own`, gives the weights in `own`.
+        """Return whether an eager optimizer step gives the same weights as the compiled step. `kept` holds the tensors
+        before the compiled step, and `own` the tensors after it.
         """
         spec, weights = self.learner.spec.update.optim, nn.Parameter(kept[0].clone())
         optimizer = spec.make(weights, float(self.values[-1]))

@@ -1,4 +1,4 @@
-"""Computes the gradient of an update in several threads of a learner, each of which takes a part of the batch."""
+"""Computes the gradient of an update in several threads. Each thread takes a part of the batch."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ TRIALS = 3  # timed trials of a compiled update before its first use; the shorte
 
 
 def split_size(rows: int, threads: int, weights: int) -> int:
-    """Return how many threads compute an update: the largest n ≤ `threads` that divides `rows` evenly, with LEAST or
-    more rows per thread. Return 1 for a network with fewer than LARGE weights.
+    """Return the number of threads for an update, at most `threads`. Each thread gets the same number of `rows`, at
+    least LEAST. A network with fewer than LARGE weights gets one thread.
     """
     if weights < LARGE:
         return 1
@@ -50,8 +50,8 @@ def split_size(rows: int, threads: int, weights: int) -> int:
 
 
 def divide(learner: Learner, rows: int) -> bool:
-    """Let several threads make the updates from batches of `rows` transitions, unless the run traces its updates or the
-    loss cannot be divided. Return whether other threads may start an update while the caller acts.
+    """Let the learner make its updates in several threads, if its loss and its policy allow this. A batch has `rows`
+    transitions. Return whether other threads may start an update while the caller acts.
     """
     ctx, refuses = learner.ctx, any(part.admit for part in learner.parts)
     whole = not learner.spec.loss.divisible or learner.policy.state_spec()
@@ -63,14 +63,15 @@ def divide(learner: Learner, rows: int) -> bool:
 
 
 class ThreadedRunner(Runner):
-    """Makes updates in `n` threads, one of which is the caller's. Each thread has its own network object, but all
-    networks share the learner's weights.
+    """Makes updates in `n` threads, one of which is the caller's. Each thread has a network object for its gradients.
+    All networks share the learner's weights.
 
-    Torch's threads within operations would synchronize a hundred times per update, and each time wait for the scheduler
-    if another program keeps a core busy. The threads of this class synchronize three times per update.
+    The threads wait for each other three times per update. If torch divided each operation among threads, they would
+    wait in every operation. This is slow if another program keeps a core busy.
 
-    The gradients of the batch's parts are added in a fixed order, so a run repeats bitwise. The sum differs from the
-    gradient of one thread only by rounding. While the first thread acts, the other threads may start on the next batch.
+    The gradients of the batch's parts are added in a fixed order, so a repeated run gives bitwise equal results. The
+    sum differs from the gradient of one thread only by rounding. While the first thread acts, the other threads may
+    start on the next batch.
     """
 
     begins = 1
@@ -102,11 +103,9 @@ class ThreadedRunner(Runner):
         return made
 
     def _keep_halves(self) -> list[tuple[Tensor, Tensor]]:
-        """Return pairs (weight, bfloat16 copy) of the large layers, whose copies all networks share. Return [] if the
-        policy computes in float32, or if other workers also change the weights.
-        """
+        """Make bfloat16 copies of large layers' weights, which all networks share. Return pairs (weight, copy)."""
         kept = list[tuple[Tensor, Tensor]]()
-        if not self.learner.policy.bf16 or self.learner.spec.update.asynchronous:
+        if not self.learner.policy.bf16 or self.learner.spec.update.asynchronous:  # other workers change the weights
             return []
         for k, layer in _large(self.learner.policy).items():
             layer.present_half = torch.empty_like(layer.weight, dtype=torch.bfloat16, requires_grad=False)
@@ -136,7 +135,7 @@ class ThreadedRunner(Runner):
             self.compiled.close()
 
     def begin(self, items: list[Batch], version: int) -> None:
-        """Start the next batch: the other threads run the target network, then compute the loss of their parts."""
+        """Start an update in the other threads: they run the target network, then compute the losses of their parts."""
         batch = to_device(items[0], self.learner.device)
         batch, rows = self.with_noise(batch, version), len(batch["return"])
         if (call := self._call_for(batch)) is not None:
@@ -200,14 +199,13 @@ class ThreadedRunner(Runner):
         return LossOutput(loss, {**means, "loss": loss}, priority)
 
     def _rows_beside_acting(self, rows: int) -> list[int]:
-        """Return the sizes of the parts of a batch that is started while the first thread acts. In bfloat16 the first
-        thread gets fewer rows: learning takes half the time of float32, but acting nearly the full time.
-        """
+        """Return the number of rows for each thread, for a batch that is started while the first thread acts."""
+        # in bfloat16, learning takes half the time of float32, but acting nearly the full time
         return uneven(rows, self.n, BESIDE_ACTING) if self.policy.bf16 else even(rows, self.n)
 
     def _one(self, i: int, batch: Batch, whole: int, targets: Sequence[Future[Batch]] = ()) -> LossOutput:
-        """Compute the loss of part i, and leave the gradient in network i. A mean loss is multiplied by the part's rows
-        / `whole`. targets: outputs of the target network for the whole batch, if `begin` was called.
+        """Compute the loss of part `i` of a batch of `whole` rows, and leave the gradient in network `i`. `targets` are
+        the outputs of the target network, if they are computed already.
         """
         net = self.nets[i]
         if targets:
@@ -225,7 +223,7 @@ class ThreadedRunner(Runner):
 
     @torch.no_grad()
     def _add_up(self, i: int) -> None:
-        """Sum the parts' gradients of every parameter, for thread i's slice of the parameter's rows."""
+        """Sum the gradients of the batch's parts. Thread `i` sums its slice of every parameter."""
         for k, (whole, parts) in enumerate(self.grads):
             if whole.numel() < LARGE:  # the first thread alone sums small ones
                 if i == 0:
@@ -252,7 +250,7 @@ def even(rows: int, n: int) -> list[int]:
 
 
 def uneven(rows: int, n: int, share: float) -> list[int]:
-    """Return the sizes of n parts of `rows`: the first has about share·rows/n rows, and the others are equal."""
+    """Return the sizes of n parts of `rows`, of which the first is smaller: it has about share·rows/n rows."""
     first = max(1, round(share * rows / n))
     return [first, *even(rows - first, n - 1)]
 
@@ -263,7 +261,7 @@ def _split(batch: Batch, rows: Sequence[int]) -> list[Batch]:
 
 
 def _divided(path: str, x: Tensor, rows: Sequence[int]) -> Sequence[Tensor]:
-    """Split a batch's tensor `x` into consecutive parts of `rows[i]` rows. Every part gets the whole random `key`."""
+    """Split a batch's tensor `x` into parts of rows[i] rows. The random `key` is not split: every part gets it."""
     return [x] * len(rows) if path == "key" else x.split(list(rows), int(path.partition("/")[0] in TWO))
 
 
@@ -277,7 +275,7 @@ def _sum(grads: list[Tensor], out: Tensor) -> None:
 
 
 def _product(factors: Factors, rows: slice, out: Tensor) -> None:
-    """Write `rows` of a layer's weight gradient into `out`, float32 [rows, inputs], or 0 if `factors` is empty."""
+    """Compute rows `rows` of a weight's gradient from its `factors`, and write them to `out` [rows, inputs]."""
     if not factors:
         out.zero_()
         return
@@ -308,11 +306,11 @@ def _arguments(runner: ThreadedRunner) -> list[Tensor]:
 
 
 class PartsCall:
-    """Computes the gradient of a batch by packages (compiled functions), which several threads call on parts of the
-    batch. `start` starts the parts of the other threads, and `finish` computes the first part.
+    """Computes the gradient of a batch in several threads, each of which calls a package (compiled function) on a part
+    of the batch. `start` starts all parts but the first, which `finish` computes.
 
-    rows: number of rows in each part.
-    packages: path and function of a package, by number of rows.
+    `rows`: number of rows in each part.
+    `packages`: path and function of a package, by number of rows.
 
     Raises RuntimeError if a call failed. The weights are then unchanged.
     """
@@ -336,7 +334,7 @@ class PartsCall:
         self.others = [BackgroundCall(path, [x], [y], [z], thread) for path, (x, y, z), thread in others]
 
     def start(self, batch: Batch) -> None:
-        """Copy the arguments of each part, and start each part as soon as it is copied. Copy the first part last."""
+        """Copy the batch to the arguments of all parts, and start all parts but the first."""
         values, (mine, buffers) = torch.tensor([*self.runner.hyper.values()], dtype=torch.float32), self.copies[0]
         leaves = [_divided(path, x, self.rows) for path, x in tree.leaves(batch)]
         for i in (*range(1, len(self.rows)), 0):
@@ -384,8 +382,8 @@ class PartsCall:
 
 
 class CompiledParts:
-    """Packages (compiled functions) for the parts of a ThreadedRunner's batches, compiled by other processes during the
-    run. Before the first use, the packages' gradient is compared with the eager gradient of the same batch.
+    """Packages (compiled functions) for the parts of a ThreadedRunner's batches. Other processes compile them during
+    the run. Before their first use, their gradient is compared with the eager gradient of the same batch.
     """
 
     def __init__(self, runner: ThreadedRunner):
@@ -396,7 +394,7 @@ class CompiledParts:
         self.rows = dict[Kind, list[int]]()  # number of rows of each part
 
     def look(self, batch: Batch, seconds: float) -> None:
-        """Start to compile packages for the batch's parts, or use finished ones. seconds: time of an eager update."""
+        """Start to compile packages for the batch's parts, or use finished ones. An eager update takes `seconds`."""
         if not (self.waits or time.perf_counter() - self.looked > LOOK):
             return
         self.looked = time.perf_counter()
@@ -441,7 +439,9 @@ class CompiledParts:
         return compile_job(self.learner, function, [*_arguments(runner), *leaves])
 
     def _change_over(self, kind: Kind, call: PartsCall, batch: Batch, seconds: float) -> None:
-        """Use the packages for later batches if they are right and faster. Keep the eager gradient of this batch."""
+        """Use the packages if they give the eager gradient. Without --compile on, they must also be faster. Keep this
+        batch's eager gradient.
+        """
         self.calls[kind] = call
         grad = self.runner.vector.grad
         kept, least = grad.clone(), math.inf

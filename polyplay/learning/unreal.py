@@ -1,10 +1,10 @@
-"""UNREAL's auxiliary tasks: a memory of recent rows, and the losses of the tasks.
+"""UNREAL's auxiliary tasks (Jaderberg et al. 2016): pixel control, reward prediction and value replay.
 
-The tasks are pixel control, reward prediction and value replay (Jaderberg et al. 2016). Their losses are pure functions
-of rows, by the convention of losses.py.
+The module holds a learner's memory of recent rows, and the losses of the tasks. The losses are pure functions of rows,
+by the convention of losses.py.
 
-Costs are the weights of the tasks' losses. Published costs are for losses that are sums over time and examples. The
-functions of this module return means; WithAuxiliary turns the means into sums.
+The loss of a task is multiplied by its cost and added to the policy's loss. Published costs are for losses that are
+sums over time and examples. The functions of this module return means; WithAuxiliary turns them into sums.
 """
 
 from __future__ import annotations
@@ -42,18 +42,18 @@ _NO_END, _ZERO, _REWARDING = range(3)  # kinds of a row: end of no example, or o
 
 
 def specs_of(arrays: Batch, lead: int) -> Spec:
-    """Return the shapes (without the first `lead` dimensions) and types of arrays."""
+    """Return the types of arrays, and their shapes without the first `lead` dimensions."""
     return tree.map(lambda x: Field(x.shape[lead:], x.dtype.name), arrays)
 
 
 class UnrealReplay:
-    """Memory of recent rows. It holds the latest columns of batches [length, B], and the recurrent state before each
-    column. A column is the data of one lane.
+    """Memory of recent rows, stored as columns. A column holds the rows of one lane in one rollout, and the recurrent
+    state before the first of them. New columns replace the oldest columns.
 
-    row: fields of a row, including EXAMPLES.
-    length: number of rows in a column, T+1.
-    capacity: maximum number of rows in memory. UNREAL stores 2,000 rows of each worker.
-    state: fields of the recurrent state of one lane.
+    `row`: fields of a row, including those in EXAMPLES.
+    `length`: number of rows in a column, T+1.
+    `capacity`: maximum number of rows in memory. UNREAL stores 2,000 rows of each worker.
+    `state`: fields of the recurrent state of one lane.
     """
 
     def __init__(self, row: Spec, length: int, capacity: int = 2000, state: Spec | None = None):
@@ -86,8 +86,9 @@ class UnrealReplay:
         return int((self._end == _ZERO).sum()), int((self._end == _REWARDING).sum())
 
     def add(self, rows: Batch, state: Batch | None = None) -> None:
-        """Add rows [length, B, …], and the recurrent state [B, …] before row 0. rows["first"] marks the first rows of
-        episodes and of restarted lanes. If not all lanes fit into memory, only the last lanes are stored.
+        """Add the `rows` [length, B, …] of a rollout, and the recurrent `state` [B, …] before row 0. rows["first"]
+        marks the first rows of episodes and of restarted lanes. If memory has fewer than B columns, store only the last
+        lanes.
         """
         lanes = rows["reward"].shape[1]
         last = slice(max(0, lanes - self.columns), None)
@@ -102,11 +103,11 @@ class UnrealReplay:
         self._end[FRAMES:, to] = np.where(begins, _NO_END, np.where(reward[FRAMES:] == 0, _ZERO, _REWARDING))
 
     def sample_examples(self, n: int, rng: np.random.Generator) -> tuple[Tree, np.ndarray]:
-        """Draw n examples with replacement: observations [3, n, …] of three consecutive rows, and the reward [n] of the
-        following row. The four rows of an example are in one episode.
+        """Draw n examples with replacement. An example is four consecutive rows of one episode. Return the observations
+        [3, n, …] of the first three rows, and the reward [n] of the fourth row.
 
-        The first half of the drawn examples (rounded up or down at random) have nonzero rewards, and the others zero
-        rewards, unless memory holds only one of these kinds. If memory holds no example, return zeros.
+        Half of the examples have reward 0, and half another reward. If memory holds only one of these kinds, all
+        examples are of this kind. If memory holds no example, return zeros.
         """
         zero, rewarding = (np.flatnonzero(self._end == kind) for kind in (_ZERO, _REWARDING))
         if not len(zero) + len(rewarding):
@@ -125,7 +126,7 @@ class UnrealReplay:
 
 
 class UnrealWindows(LearnerPart):
-    """Part of a learner that adds the inputs of auxiliary tasks to batches, drawn from a memory of recent rows.
+    """Adds the inputs of auxiliary tasks to a learner's batches. The inputs are drawn from a memory of recent rows.
 
     Value replay starts from the recurrent state stored while acting. In miyosuda/unreal it starts from a zero state.
     """
@@ -133,9 +134,9 @@ class UnrealWindows(LearnerPart):
     recent: UnrealReplay | None = None
 
     def inputs(self, rows: Batch, batch: Batch, state: Batch) -> Batch:
-        """Store the rows and the state before row 0 in memory, and return data drawn from memory. The policy's head for
-        reward prediction gets "recent" [3, B, …], "recent_reward" [B], and "recent_weight", which is 0 while memory
-        holds no example and then 1. Value replay gets "replayed", rows [T+1, B, …] with the "state" before row 0.
+        """Store the rows in memory, and return the inputs of auxiliary tasks, drawn from memory. Reward prediction gets
+        examples: "recent" [3, B, …] and "recent_reward" [B]. If memory holds no example, "recent_weight" is 0, else 1.
+        Value replay gets "replayed": rows [T+1, B, …], with the recurrent "state" before row 0.
         """
         learner, lanes = self.learner, rows["first"].shape[1]
         heads = learner.policy.auxiliary if isinstance(learner.policy, ActorCritic) else None
@@ -152,7 +153,7 @@ class UnrealWindows(LearnerPart):
         return cast("Batch", to_device(drawn, learner.device))
 
     def _keep(self, rows: Batch, batch: Batch, state: Batch, whole: bool) -> UnrealReplay:
-        """Add the rows to memory, and return the memory. whole: also store the fields and state for value replay."""
+        """Add the rows to memory, and return the memory. If `whole`, also store what value replay needs."""
         kept = {k: tree.map(to_host, rows[k]) for k in (COLUMNS if whole else EXAMPLES) if k in rows}
         policy = self.learner.policy
         kept["reward"] = to_host(policy.rewarded(batch)["reward"])
@@ -168,13 +169,13 @@ BORDER = CELL // 2  # width in pixels of an image's border that belongs to no ce
 
 @torch.no_grad()
 def pixel_change(view: Tensor) -> Tensor:
-    """Return the reward of pixel control, the change of each cell from row t to t+1, in [0, 1], float32 [T, B, h, w].
+    """Return each cell's reward in pixel control, float32 [T, B, h, w]: its change from row t to row t+1, in [0, 1].
 
-    view: uint8 [T+1, B, C, H, W]. For 84 × 84 pixels, a cell has 4 × 4 pixels of the middle 80 × 80, and its change is
-        the mean of |difference| / 255 over pixels and channels (§3.1). For smaller images, a cell is a pixel, and its
-        change is the fraction of channels with a difference.
+    `view`: images, uint8 [T+1, B, C, H, W].
 
-    Changes across the start of an episode are meaningless. Raises ValueError if `view` has another shape or type.
+    In an image of 84 × 84 pixels, cells of 4 × 4 pixels cover the middle 80 × 80 pixels. Their change is the mean of
+    |difference| / 255 (§3.1). In a smaller image, a cell is a pixel, and its change is the fraction of channels that
+    differ. From one episode to the next, changes have no meaning. Raises ValueError if `view` does not fit.
     """
     fit = view.ndim == 5 and len(view) >= 2 and view.dtype == torch.uint8
     losses.check_shapes(fit, f"view must be uint8 [T+1, B, C, H, W] with T >= 1, it is {view.dtype}", view)
@@ -192,18 +193,19 @@ def _picture_change(before: Tensor, after: Tensor) -> Tensor:
 
 
 def pixel_control_loss(chosen: Tensor, best: Tensor, change: Tensor, batch: Batch, gamma: float = 0.9) -> Tensor:
-    """Return the loss of pixel control: ½ Σ_cells (R_t − Q(s_t, a_t))², averaged over valid transitions. In each cell
-    R_t = c_t + γ·(1 − terminated_{t+1})·R_{t+1} if valid_t else max_a Q(s_t, a), R_T = max_a Q(s_T, a) (§3.1, n-step
-    Q-learning without off-policy correction).
+    """Return the loss of pixel control: ½ Σ_cells (R_t − Q(s_t, a_t))², averaged over valid transitions. The targets R
+    are those of n-step Q-learning without off-policy correction (§3.1). In each cell
 
-    chosen: Q(s_t, a_t) [T, B, h, w], with gradient.
-    best: max_a Q(s_t, a) [T+1, B, h, w], read only in rows marked by nets.actor_critic.bootstrap_rows.
-    change: c [T, B, h, w].
-    batch: rows "reward", "terminated", "first" [T+1, B].
+    R_t = c_t + γ·(1 − terminated_{t+1})·R_{t+1} if the transition t → t+1 is valid, else max_a Q(s_t, a)
+    R_T = max_a Q(s_T, a)
 
-    The sum over cells and the factor ½ are as in trfl and miyosuda/unreal, but both also sum over time. With published
-    costs, this loss suits a policy loss that is a mean over transitions. If the policy loss is a sum, multiply this
-    loss by the number of transitions. Raises ValueError for shapes that do not fit.
+    `chosen`: Q(s_t, a_t) [T, B, h, w], with gradient.
+    `best`: max_a Q(s_t, a) [T+1, B, h, w], read only in rows that nets.actor_critic.bootstrap_rows marks.
+    `change`: c [T, B, h, w], the change of the cells.
+    `batch`: rows "reward", "terminated", "first" [T+1, B].
+
+    The sum over cells and the factor ½ are as in trfl and miyosuda/unreal, which also sum over time. If the policy's
+    loss is a sum over transitions, multiply this loss by their number. Raises ValueError if shapes do not fit.
     """
     steps, cells = losses.transitions(batch, gamma), chosen.shape[2:]
     lead = steps.reward.shape
@@ -238,8 +240,8 @@ def value_replay_loss(value: Tensor, steps: Transitions) -> Tensor:
     """Return the loss of value replay: ½ (R_t − V_t)² of replayed rows, averaged over valid transitions (§3.3). The
     factor ½ is from miyosuda/unreal.
 
-    value: V [T+1, B] under the current weights. R is the n-step return (losses.n_step) from V, without gradient.
-    steps: the rows' transitions [T, B].
+    `value`: V [T+1, B] under the current weights. The n-step returns R (losses.n_step) use V without gradient.
+    `steps`: the transitions [T, B] between the rows.
     """
     error = torch.where(steps.valid, losses.n_step(steps, value) - value[:-1], 0.0)
     return 0.5 * masked_mean(error.square(), steps.valid)
@@ -258,7 +260,7 @@ DRAWN = {"reward_prediction": "reward_logits", "value_replay": "replayed_value"}
 def task_costs(auxiliary: str, unroll: int, live: tuple[str, ...] = ()) -> dict[str, float]:
     """Return the cost (weight in the loss) of each auxiliary task that the option --auxiliary names.
 
-    live: tasks whose costs are hyperparameters. If given, the option may name only these tasks, and no costs.
+    `live`: tasks whose costs are set by hyperparameters. If given, the option may name only these tasks, without costs.
 
     Raises UserError if a task is unknown, a cost is not a number, or a rollout has too few rows for reward prediction.
     """
@@ -286,8 +288,8 @@ def _cost(word: str, number: str) -> float:
 
 
 def terms_of(policy: PolicyFactory) -> dict[str, float]:
-    """Return the cost of each term that a network adds to the loss: the two KL divergences of a temporal core, and the
-    auxiliary tasks for which the network has heads.
+    """Return the cost of each term that a network adds to the loss. The terms are the two KL divergences of a temporal
+    core, and the auxiliary tasks that the network has heads for.
     """
     if not isinstance(policy, NetworkFactory):
         return {}
@@ -301,14 +303,14 @@ def terms_of(policy: PolicyFactory) -> dict[str, float]:
 class WithAuxiliary(Loss):
     """Adds terms to an actor-critic's loss: `loss` + Σ cost · term.
 
-    loss: an ActorCriticLoss, whose discount and treatment of rewards value replay uses too.
-    terms: cost of each term, by name. A hyperparameter NAME_cost replaces the cost of the term NAME. The terms
-        kl_posterior and kl_prior are those of nets.recurrent.kl_terms.
+    `loss`: an ActorCriticLoss. Value replay uses its discount, and treats rewards as it does.
+    `terms`: cost of each term, by name. A hyperparameter NAME_cost replaces the cost of the term NAME. The terms
+        kl_posterior and kl_prior are described in nets.recurrent.kl_terms.
 
-    As published, a cost is the weight of one example relative to one transition of the rollout. If `loss` is a sum,
-    every term is a sum over its examples. If `loss` is a mean, reward prediction is a sum over examples divided by the
-    number of transitions, and every other term is a mean. All metrics are means. If the network outputs a "reward",
-    that replaces the reward of the environment.
+    With cost 1, an example of a task counts as much as a transition of the rollout, as published. If `loss` is a sum
+    over transitions, every term is a sum over its examples. If `loss` is a mean, every term is a mean, except reward
+    prediction, which is a sum over examples divided by the number of transitions. All metrics are means. If the network
+    outputs a "reward", that replaces the reward of the environment.
     """
 
     loss: losses.ActorCriticLoss
@@ -355,7 +357,7 @@ class WithAuxiliary(Loss):
         return LossOutput(loss, metrics, scored.priority, scored.targets)
 
     def _share(self, name: str, count: Tensor, batch: Batch, summed: bool) -> Tensor | float:
-        """Return the factor of a term: its number of examples ÷ the number of transitions in the batch, or 1."""
+        """Return the factor by which a term, a mean over its examples, is multiplied besides its cost."""
         if name == "reward_prediction" and "recent_reward" in batch:
             return len(batch["recent_reward"]) / count
         if name == "value_replay" and summed and "replayed" in batch:

@@ -1,17 +1,17 @@
 """Losses of DQN, C51, R2D2 and Ape-X DPG.
 
-Losses are frozen dataclasses. The method `score` of a Q-learning loss takes
+Losses are frozen dataclasses. The method `score` of a Q-learning loss takes two dicts:
 
-out    network outputs, action values [..., A] or logits [..., A, K]: "q" of s_t, with gradient; "target" of s_{t+n},
-       from the target network; in double Q-learning, also "online" of s_{t+n}, from the trained network
-batch  tensors that a replay buffer's `sample()` returned: "action", "return" and "discount" [B] of transitions, or rows
-       [R, B] of sequences; optionally importance weights "weight" [B] and legal actions "mask"
+out    action values [..., A] or logits [..., A, K]. "q": of s_t, with gradient. "target": of s_{t+n}, from the target
+       network. "online": of s_{t+n}, from the trained network, only in double Q-learning.
+batch  tensors from a replay buffer's `sample()`. For transitions: "action", "return" and "discount" [B]. For sequences:
+       rows [R, B]. Both may have importance weights "weight" [B] and legal actions "mask".
 
-In a noisy network, each forward pass has its own noise, the same for the whole batch (as in dqn_zoo). The method
-`noise` of a loss draws the keys of this noise.
+In a noisy network, each forward pass has separate noise, the same for the whole batch (as in dqn_zoo). The method
+`noise` of a loss returns random keys, from which the network computes the noise.
 
-The learner writes `LossOutput.priority` [B] into the replay buffer. With reduction "mean" a loss is the mean over the
-batch, and with "sum" the sum, as in the DQN of 2015. Metrics are means without importance weights.
+The learner writes `LossOutput.priority` [B] into the replay buffer. A loss with reduction "mean" is the mean over the
+batch. With reduction "sum" it is the sum, as in the DQN of 2015. Metrics are means without importance weights.
 """
 
 from __future__ import annotations
@@ -54,11 +54,10 @@ from polyplay.nets.q_network import DPGNetwork, QNetwork, expected_value, greedy
 
 @torch.no_grad()
 def td_target(ret: Tensor, discount: Tensor, ahead: Tensor) -> Tensor:
-    """Return the target y = G + D·Q⁻(s', a*) [B] for the action value of a transition. Raises ValueError for shapes
-    that do not fit.
+    """Return the target y = G + D·Q⁻(s', a*) [B] of an action value. Raises ValueError if shapes do not fit.
 
-    ret, discount: G and D, float [B].
-    ahead: Q⁻(s', a*), float [B]. Where D = 0, `ahead` may be NaN.
+    `ret`, `discount`: G and D, float [B].
+    `ahead`: Q⁻(s', a*), float [B]. Where D = 0, `ahead` may be NaN.
     """
     fit = ret.ndim == 1 and ret.shape == discount.shape == ahead.shape
     check_shapes(fit, "ret, discount and ahead must be one [B]", ret, discount, ahead)
@@ -77,12 +76,12 @@ def categorical(
 ) -> Tensor:
     """Return the projected distribution m [B, K] of G + D·Z⁻(s', a*) (Bellemare et al. 2017, algorithm 1).
 
-    ret, discount: G and D, float [B].
-    target, online: logits [B, A, K]. The action a* has the highest mean by `online` if given (double Q-learning), else
-        by `target`.
-    mask: actions that are legal at s', bool [B, A].
+    `ret`, `discount`: G and D, float [B].
+    `target`, `online`: logits [B, A, K]. The action a* has the highest mean under `online` (double Q-learning). If
+        `online` is None, it has the highest mean under `target`.
+    `mask`: actions that are legal at s', bool [B, A].
 
-    Raises ValueError for shapes that do not fit.
+    Raises ValueError if shapes do not fit.
     """
     fit = ret.ndim == 1 and ret.shape == discount.shape == target.shape[:1] and target.ndim == 3
     names = "ret and discount must be [B], target and online [B, A, K]"
@@ -96,10 +95,10 @@ def project(chances: Tensor, ret: Tensor, discount: Tensor, low: float, high: fl
     """Return the distribution of clip(G + D·z, low, high) on the atoms z_i. The mass of each moved atom Tz_j is split
     between its two neighbors on the grid: m_i = Σ_j clip(1 − |Tz_j − z_i|/Δz, 0, 1)·p_j, in time O(K).
 
-    chances: p [B, K], K ≥ 2. Where D = 0, p may be NaN.
-    ret, discount: G and D, float [B].
+    `chances`: p [B, K], K ≥ 2. Where D = 0, p may be NaN.
+    `ret`, `discount`: G and D, float [B].
 
-    Raises ValueError for shapes that do not fit.
+    Raises ValueError if shapes do not fit.
     """
     size = chances.shape[-1]
     fit = chances.ndim == 2 and size >= 2 and ret.shape == discount.shape == chances.shape[:1]
@@ -127,17 +126,18 @@ def sequence_targets(
     """Return n-step targets [T, B] for the actions in rows 0..T−1, and a bool mask [T, B] of the rows to learn from,
     with T = R − 1 (R2D2, Kapturowski et al. 2019).
 
-    The targets are y_t = h(Σ_{k<m} γᵏ·r_{t+k+1} + D·h⁻¹(Q⁻(s_{t+m}, a*))). D is γᵐ, or 0 if row t+m is terminated. The
-    action a* has the highest value in row t+m under `online`, or under `target` if `online` is None.
+    The targets are y_t = h(Σ_{k<m} γᵏ·r_{t+k+1} + D·h⁻¹(Q⁻(s_{t+m}, a*))). The number m is n, or the number of steps to
+    the episode's last row if that is smaller. So a truncated episode bootstraps from its last observation. D is γᵐ, or
+    0 if row t+m is terminated. The action a* has the highest value in row t+m under `online`, or under `target` without
+    `online`.
 
-    batch: "reward" (float), "terminated" and "first" (bool), each [R, B], as in losses.py. Optional are "mask" [R, B,
+    `batch`: "reward" (float), "terminated" and "first" (bool), each [R, B], as in losses.py. Optional are "mask" [R, B,
         A] of legal actions, and "valid" [R, B], which is False where a row has no transition to the next row.
-    target, online: action values [R, B, A].
-    eps: ε of the value rescaling h, or None to use no h.
+    `target`, `online`: action values [R, B, A].
+    `eps`: ε of the value rescaling h. If None, values are not rescaled.
 
-    m is n, or the number of steps to the episode's last row if that is smaller. So a truncated episode bootstraps from
-    its real last observation. The mask is False for the last n rows, as in rlpyt, and for rows without a valid
-    transition. Raises ValueError for shapes that do not fit.
+    The mask is False for the last n rows, as in rlpyt, and for rows without a valid transition. Raises ValueError if
+    shapes do not fit.
     """
     reward, mask, first = batch["reward"], batch.get("mask"), batch["first"]
     fit = target.ndim == 3 and target.shape[:2] == reward.shape and (online is None or online.shape == target.shape)
@@ -176,8 +176,8 @@ def _keys(self: Loss, policy: QNetwork, batch: Batch, key: Key) -> Batch:
 
 @dataclass(frozen=True)
 class TransitionLoss(Loss, ABC):
-    """Base class of Q-learning losses for transitions. batch["obs"] [2, B, …] holds s_t and s_{t+n}. double: the online
-    network chooses the action in s_{t+n}, and the target network evaluates it (double Q-learning).
+    """Base class of Q-learning losses for transitions. batch["obs"] [2, B, …] holds s_t and s_{t+n}. If `double`, the
+    trained network chooses the action in s_{t+n}, and the target network evaluates it (double Q-learning).
     """
 
     double: bool = field(default=False, kw_only=True)
@@ -185,8 +185,8 @@ class TransitionLoss(Loss, ABC):
     divisible, noise = True, _keys
 
     def __call__(self, policy: QNetwork, target: QNetwork, batch: Batch, state: Batch, hyper: Hyper) -> LossOutput:
-        """Compute "q", "target" and "online" in three passes: a joint pass would compute unused gradients."""
-        out: Batch = {"q": _scores(policy, batch, 0)}
+        """Run the networks on a batch, and return the loss."""
+        out: Batch = {"q": _scores(policy, batch, 0)}  # a joint pass with "online" would compute unused gradients
         with torch.no_grad():
             out["target"] = batch["target"] if "target" in batch else _scores(target, batch, 1, cached=True)
             if self.double:
@@ -195,7 +195,7 @@ class TransitionLoss(Loss, ABC):
 
     @torch.no_grad()
     def ahead(self, target: QNetwork, batch: Batch) -> Batch:
-        """Return the output "target" of `score`."""
+        """Return the target network's outputs for s_{t+n}, which `score` takes as "target"."""
         return {"target": _scores(target, batch, 1, cached=True)}
 
     @abstractmethod
@@ -204,18 +204,18 @@ class TransitionLoss(Loss, ABC):
 
 
 def _scores(net: QNetwork, batch: Batch, i: int, cached: bool = False) -> Tensor:
-    """Return scores [B, …] of s_t for pass i = 0 ("q"), or of s_{t+n} for passes 1 ("target") and 2 ("online")."""
+    """Return a network's scores [B, …] of s_t if `i` is 0, else of s_{t+n}. A noisy network uses batch["key"][i]."""
     row, key = slice(min(i, 1), min(i, 1) + 1), batch["key"][i : i + 1] if "key" in batch else None
     return net.scores({"obs": tree.map(lambda x: x[row], batch["obs"])}, {}, key, cached).squeeze(0)
 
 
 @dataclass(frozen=True)
 class QLoss(TransitionLoss):
-    """Loss of DQN: the Huber loss of δ = y − Q(s, a), which is ½δ² for |δ| ≤ clip, else clip·(|δ| − clip/2). The
-    gradient is −δ clipped to ±clip, as in Mnih et al. (2015). If clip is 0, the loss is ½δ².
+    """Loss of DQN: the Huber loss of δ = y − Q(s, a). It is ½δ² for |δ| ≤ clip, else clip·(|δ| − clip/2). The gradient
+    is −δ clipped to ±clip, as in Mnih et al. (2015). If clip is 0, the loss is ½δ².
 
-    The loss of a transition is multiplied by its importance weight. The priority is |δ|. With reduction "sum", the sum
-    is over the batches of all `replicas` learners, whose gradients are averaged.
+    The loss of a transition is multiplied by its importance weight. The priority is |δ|. With reduction "sum", the loss
+    is also multiplied by `replicas`, the number of learners, because their gradients are averaged.
     """
 
     reduction: losses.Reduction = "mean"
@@ -248,8 +248,8 @@ class CategoricalLoss(TransitionLoss):
     """Loss of C51 (Bellemare et al. 2017) and Rainbow: the cross-entropy of the projected target distribution and the
     network's distribution p(s, a).
 
-    low, high: values of the first and the last atom. The atoms are evenly spaced.
-    priority: "kl" for the Kullback-Leibler divergence (Hessel et al. 2018, Accel RL), or "ce" for the cross-entropy
+    `low`, `high`: values of the first and the last atom. The atoms are evenly spaced.
+    `priority`: "kl" for the Kullback-Leibler divergence (Hessel et al. 2018, Accel RL), or "ce" for the cross-entropy
         (dqn_zoo), which is above 0 even at the optimum.
     """
 
@@ -284,16 +284,15 @@ class CategoricalLoss(TransitionLoss):
 
 @dataclass(frozen=True)
 class SequenceLoss(Loss):
-    """Loss of R2D2: ½δ² with rescaled n-step targets (sequence_targets). The loss of a sequence is the sum over the
-    rows learned from, as in SEED and Acme, times the sequence's importance weight. The loss of a batch is the mean over
-    sequences.
+    """Loss of R2D2: ½δ² with rescaled n-step targets (sequence_targets). The loss of a sequence is the sum over its
+    rows, as in SEED and Acme, times its importance weight. The loss of a batch is the mean over sequences.
 
-    rescale: ε of the value rescaling h, or 0 to use no h.
-    eta: η of the priority η·max|δ| + (1 − η)·mean|δ|, over the rows learned from.
-    burn_in: number of first rows that only warm up the recurrent state, without gradient, from the stored `state`.
+    `rescale`: ε of the value rescaling h. If 0, values are not rescaled.
+    `eta`: η of the priority η·max|δ| + (1 − η)·mean|δ|, over the rows that have a loss.
+    `burn_in`: number of rows at the start of a sequence that only update the recurrent state, without gradient.
 
-    The batch has burn_in + m + n rows, and the loss learns from at most m rows. The metrics q_mean and target_mean are
-    in units of reward, without h. The metric td_abs is the mean |δ|, with h.
+    A batch has burn_in + m + n rows, of which at most m have a loss. The metrics q_mean and target_mean are in units of
+    reward, before rescaling. The metric td_abs is the mean |δ| of rescaled values.
     """
 
     gamma: Fraction = 0.997
@@ -306,7 +305,7 @@ class SequenceLoss(Loss):
     metrics, noise = (*COMMON, "rows_mean"), _keys
 
     def __call__(self, policy: QNetwork, target: QNetwork, batch: Batch, state: Batch, hyper: Hyper) -> LossOutput:
-        """Return the loss of the rows after burn-in, [R, B, …]. One pass computes both "q" and "online"."""
+        """Run the networks on a batch of sequences, and return the loss of the rows after burn-in."""
         rows: Batch = {k: batch[k] for k in ("obs", "reward", "first", "action") if k in batch}
         head, body = (tree.map(lambda x, at=at: x[at], rows) for at in (slice(self.burn_in), slice(self.burn_in, None)))
         with torch.no_grad():
@@ -349,19 +348,21 @@ FREE = 2.0  # largest |x| without saturation cost, for the input x of μ's tanh;
 
 @dataclass(frozen=True)
 class DPGLoss(Loss):
-    """Loss of Ape-X DPG (Horgan et al. 2018, §4.2 and appendix D): batch means of two terms that share no weights:
+    """Loss of Ape-X DPG (Horgan et al. 2018, §4.2 and appendix D): the sum of the batch means of two terms, for the
+    critic's and for the actor's weights.
 
     critic  w·½δ², δ = G + D·Q⁻(s', μ⁻(s')) − Q(s, a), with importance weights w
-    actor   −Σ_i c_i·μ_i(s), where the constant c is dQ/da at a = μ(s), limited element-wise to ±clip (0: no limit)
+    actor   −Σ_i c_i·μ_i(s), where c is dQ/da at a = μ(s). Each c_i is clipped to ±clip, unless clip is 0.
 
-    The actor's gradient is −c·dμ/dθ. As in D4PG (Barth-Maron et al. 2018), the actor's term has no importance weights.
+    Since c counts as a constant, the actor's gradient is −c·dμ/dθ. As in D4PG (Barth-Maron et al. 2018), the actor's
+    term has no importance weights.
 
-    A third term, saturation_cost·Σ_i max(0, |x_i| − 2)², pulls x, the input of the actor's tanh, back to [−2, 2].
-    Without this term, an untrained critic may drive actions to the bounds, where the gradient of tanh vanishes.
+    A third term, saturation_cost·Σ_i max(0, |x_i| − 2)², keeps the input x of the actor's tanh near [−2, 2]. Without
+    this term, an untrained critic may drive actions to the bounds, where the gradient of tanh vanishes.
 
     The priority is |δ|. dQ/da is for actions scaled to [−1, 1]. Metrics are means without importance weights.
-    "policy_value" is Q(s, μ(s)), "dqda_clip_fraction" the fraction of elements of dQ/da beyond ±clip, and
-    "action_saturation" the fraction of elements of μ(s) within 0.01 of ±1.
+    "policy_value" is Q(s, μ(s)). "dqda_clip_fraction" is the fraction of elements of dQ/da beyond ±clip.
+    "action_saturation" is the fraction of elements of μ(s) within 0.01 of ±1.
     """
 
     clip: float = 1.0
@@ -380,7 +381,7 @@ class DPGLoss(Loss):
         return self.score({**policy.learnt(now, batch["action"]), "target": ahead}, batch)
 
     def score(self, out: Batch, batch: Batch) -> LossOutput:
-        """Return the loss of the outputs of `policy.learnt` for s_t, and of "target" [B], which is Q⁻(s', μ⁻(s'))."""
+        """Return the loss of the outputs of `policy.learnt` for s_t. out["target"] [B] is Q⁻(s', μ⁻(s'))."""
         goal = td_target(batch["return"], batch["discount"], out["target"])
         error = goal - out["q"]
         weight = importance_weight(batch, goal)

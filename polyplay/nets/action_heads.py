@@ -1,10 +1,10 @@
 """Action heads: probability distributions over actions, computed from the output of a policy's last layer.
 
-Each kind of action space has a head class. Composite is the head of a nested space, and holds one head per part of the
-action. ConditionalHead is the head of a nested space in which the value of the first part decides which other parts are
-used. The comment above ActionHead lists the methods of all heads. The method `masked` applies a mask of legal actions
-(bool, docs/concepts/rows.md) to the distribution, so that no illegal action is drawn. Logarithms of discrete
-probabilities can be guarded against probabilities near 0.
+Each kind of action space has a head class. A nested action space consists of parts, and its head Composite holds a head
+for each part. In some nested spaces, the value of the first part decides which other parts are used. The head of such a
+space is ConditionalHead. The comment above ActionHead lists the methods of all heads. The method `masked` applies a
+mask of legal actions (bool, docs/concepts/rows.md) to the distribution, so that no illegal action is drawn. For
+discrete actions, a guard can keep logarithms of probabilities near 0 finite.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ EPS = 1e-6
 
 
 class SeveralHeads(nn.Module):
-    """Base of heads for actions that have several parts. `stable` maps the paths of the parts' heads in this module to
-    names by which nets.surgery finds the heads in a larger network.
+    """Base of heads for actions that have several parts. Surgery, which enlarges a network, finds the parts' heads by
+    the names in `stable`. The keys of `stable` are the heads' paths in this module.
     """
 
     def __init__(self, parts: Mapping[str, Any], modules: Iterable[str]):
-        """parts: head of each part, by the part's path. modules: paths of these heads in this module, in order."""
+        """`parts`: head of each part, by the part's path. `modules`: paths of these heads in this module, in order."""
         super().__init__()
         self.paths, self.parts, heads = tuple(parts), dict(parts), parts.values()
         self.sizes, self.noises = [h.size for h in heads], [h.noise for h in heads]
@@ -62,13 +62,13 @@ class SeveralHeads(nn.Module):
 class ConditionalHead(SeveralHeads):
     """Head for conditional actions, in which the value v of a first part decides which other parts are used.
 
-    The probability of an action is π(a) = π(v) Π π(part | v) over the parts that v uses. The entropy is H = H(first) +
-    Σ_v π(v) Σ_part H(part | v). The params are those of the first part, followed by those of each other part for each
-    value v that uses the part.
+    The probability of an action is π(a) = π(v) Π π(part | v), over the parts that v uses. The entropy is H = H(first) +
+    Σ_v π(v) Σ_part H(part | v). The params are those of the first part, then those of the other parts. For each value v
+    that uses a part, the part has separate params.
 
-    The mask of a part is [N, values], or for a part after the first, also [N, values of the first part, values]. Unused
-    parts are 0 in actions and in `embed`, and do not affect log-probability, entropy and gradient. The mode joins the
-    first part's most probable value v and the most probable value of each part that v uses.
+    The mask of a part is [N, values]. For a part after the first, it may also be [N, values of the first part, values].
+    Unused parts are 0 in actions and in `embed`, and do not affect log-probability, entropy and gradient. The mode
+    consists of the first part's most probable value v, and of the most probable value of each part that v uses.
     """
 
     at: Tensor  # [values of the first part, numbers]: for each value, indices in params of all parts' numbers
@@ -76,8 +76,8 @@ class ConditionalHead(SeveralHeads):
     users: Tensor  # the first part's values that use the first other part, then those that use the second, …
 
     def __init__(self, name: str, first: Categorical, rest: Mapping[str, PartHead], uses: Mapping[str, Sequence[int]]):
-        """name, first: name and head of the first part. rest: head of each other part, by name. uses: values of the
-        first part that use each other part, by name.
+        """`name`, `first`: name and head of the first part. `rest`: head of each other part, by name. `uses`: for each
+        other part, by name, the values of the first part that use it.
         """
         super().__init__({name: first, **rest}, ["first", *(f"rest.{i}" for i in range(len(rest)))])
         self.first = first
@@ -166,10 +166,10 @@ class ConditionalHead(SeveralHeads):
 
 
 class UnitPointer(nn.Module):
-    """Last layer for actions that choose a unit of the game: computes the params of a ConditionalHead.
+    """Last layer for actions whose part `part` chooses a unit of the game. It computes the params of a ConditionalHead.
 
-    For each value of the first part that uses `part`, a query q is computed from the features. The logit of unit u is
-    q·e_u/√E, where e_u is the unit's embedding, of size E. All other params are linear in the features.
+    For each value of the first part that uses `part`, a linear layer computes a query q from the features. The logit of
+    unit u is q·e_u/√E, where e_u is the unit's embedding, of size E. All other params are linear in the features.
     """
 
     def __init__(self, columns: Axis, head: ConditionalHead, part: str, embedding: int):
@@ -199,9 +199,7 @@ def normal(noise: Tensor) -> Tensor:
 
 
 def to_half_ranges(action: Tensor, low: Tensor, high: Tensor) -> Tensor:
-    """Scale actions [N, A] linearly from [`low`, `high`] to [−1, 1]. If an element's bounds are equal, the bound
-    becomes 0.
-    """
+    """Scale actions [N, A] linearly from [`low`, `high`] to [−1, 1]. If `low` equals `high`, this value becomes 0."""
     half = high / 2 - low / 2
     return (action - (low / 2 + high / 2)) / torch.where(half > 0, half, 1.0)
 
@@ -226,8 +224,8 @@ class LeafHead(nn.Module):
         return self.segments()
 
     def segments(self, path: str = "", whose: str = "", silent: bool = True) -> Axis:
-        """Return the names along the axis of `params`. A name joins the part's `path` and the suffix `whose`. silent:
-        the weights of params that surgery adds start at 0.
+        """Return the names along the axis of `params`. A name consists of the part's `path` and the suffix `whose`. If
+        `silent`, the weights of params that surgery adds start at 0.
         """
         name = f"action {path}".strip() + whose
         return (AxisSegment(name, self.action.shape or (self.size,), part=path or None, silent=silent),)
@@ -272,7 +270,7 @@ class Categorical(LeafHead):
 
 
 def guarded_log(pi: Tensor, guard: str) -> Tensor:
-    """Return the guarded logarithm of probabilities of any shape. guard: max or plus (see the top of the file)."""
+    """Return the guarded logarithm of probabilities of any shape. `guard`: max or plus (see the top of the file)."""
     return ((pi + EPS) if guard == "plus" else pi.clamp_min(EPS)).log()
 
 
@@ -344,14 +342,14 @@ class Bernoulli(_Independent):
 
 
 class Gaussian(LeafHead):
-    """Head for real actions, with independent normal distributions. The network computes the means. The logarithms of
-    the standard deviations are weights that do not depend on the state.
+    """Head for continuous actions, with independent normal distributions. The network computes the means. The
+    logarithms of the standard deviations are weights that do not depend on the state.
 
-    Actions are float32 [*shape], in the environment's units and unbounded. Environment pools clip actions, but
-    log-probabilities are those of the unclipped actions.
+    Actions are float32 [*shape], in the environment's units. They may lie beyond the bounds: environment pools clip
+    them, but log-probabilities are those of the unclipped actions.
 
-    scaled: a Box, or None. If given, the distribution and embedded actions are scaled so that the bounds of the Box are
-        −1 and 1. Elements without bounds are not scaled.
+    `scaled`: a Box, or None. If given, the distribution and embedded actions are scaled so that the bounds of the Box
+        are −1 and 1. Elements without bounds are not scaled.
     """
 
     def __init__(self, shape: tuple[int, ...], scaled: Box | None = None):
@@ -388,11 +386,11 @@ class Gaussian(LeafHead):
         return self._inner(action.reshape(-1, self.inputs))
 
     def _outer(self, inner: Tensor) -> Tensor:
-        """Convert actions from the scale in which bounds are ±1 to the environment's units."""
+        """Convert actions from the network's scale to the environment's units."""
         return inner if self.range is None else self.range[0] + self.range[1] * inner
 
     def _inner(self, outer: Tensor) -> Tensor:
-        """Convert actions from the environment's units to the scale in which bounds are ±1."""
+        """Convert actions from the environment's units to the network's scale."""
         if self.range is None:
             return outer
         middle, half = self.range
@@ -430,7 +428,7 @@ class Composite(SeveralHeads):
         return torch.cat([h.embed(a) for h, a in zip(self.heads, self._leaves(action), strict=True)], 1)
 
     def _each(self, params: Tensor, *others: Sequence[str] | Sequence[Tensor]) -> Iterator[tuple]:
-        """Iterate over the parts: yield each part's head, its params, and its element of each sequence in `others`."""
+        """Yield each part's head, its params, and its item of each sequence in `others`."""
         return zip(self.heads, params.split(self.sizes, 1), *others, strict=True)
 
     def _leaves(self, action: Tree) -> list[Tensor]:
@@ -460,9 +458,9 @@ ActionHead = PartHead | Composite | ConditionalHead
 def for_space(space: ActionSpec, guard: str = "none", scaled: bool = True) -> ActionHead:
     """Make the head for an action space.
 
-    guard: guard of the logarithm of probabilities near 0 (none, max or plus, see the top of the file).
-    scaled: whether bounded real actions are scaled to ±1 (see Gaussian).
-    Raises UserError if the space is not supported, or if a guard is given although all actions are real numbers.
+    `guard`: how to limit logarithms of probabilities near 0: none, max or plus (see the top of the file).
+    `scaled`: whether bounded continuous actions are scaled to ±1 (see Gaussian).
+    Raises UserError if the space is not supported, or if a guard is given but all actions are continuous.
     """
     if guard != "none" and all(isinstance(leaf, Box) for _, leaf in tree.leaves(space)):
         needs = "needs actions with probabilities, but the environment's are real numbers"

@@ -4,8 +4,8 @@ ActorCritic is a policy network with a value head. The torso, the first part of 
 observations. An optional recurrent core and the heads follow.
 
 In shapes, B is the number of lanes (parallel environments), T+1 the number of steps in a rollout, and N the number of
-observations in any batch. On a CPU, `act` and `unroll` give bitwise equal results for equal weights. For mlp torsos,
-cores and heads, this is so in batches of any size; for convolutions, only in batches of the size used in acting.
+observations in any batch. On a CPU, `act` and `unroll` give bitwise equal results for equal weights. With convolutions,
+this holds only if both use batches of the same size.
 """
 
 from __future__ import annotations
@@ -90,9 +90,9 @@ FRAMES = 3  # number of rows from which a reward is predicted
 
 
 def control_cells(view: tuple[int, ...]) -> tuple[int, int]:
-    """Return the numbers of cells (h, w) into which pixel control divides an image [C, H, W]. An image of 84 × 84
-    pixels has 20 × 20 cells. A smaller image has one cell per pixel. Raises UserError if a side is below 3 or above 83
-    pixels, and the image is not 84 × 84.
+    """Return the number of cells (h, w) into which pixel control divides an image [C, H, W]. An image of 84 × 84 pixels
+    has 20 × 20 cells. A smaller image has one cell per pixel. Raises UserError unless both sides have 84 pixels, or
+    both have 3 to 83 pixels.
     """
     if len(view) == 3 and view[1:] == (PICTURE, PICTURE):
         return PICTURE // CELL - 1, PICTURE // CELL - 1
@@ -105,14 +105,14 @@ def control_cells(view: tuple[int, ...]) -> tuple[int, int]:
 class PixelControl(nn.Module):
     """Head of pixel control: computes action values of every cell of the image from features.
 
-    The head is a fully connected layer with ReLU, then a dueling deconvolution. Q(c, a) = V(c) + Σ_k (A_k(c, a_k) −
-    mean A_k(c, ·)) for cell c and an action a of parts a_k. With one part, this is the dueling of Wang et al. (2016),
-    as in UNREAL. The maximum over actions is V + Σ_k (max A_k − mean A_k).
+    A fully connected layer with ReLU is followed by a deconvolution, which computes V and the advantages A_k of each
+    part k of the action. For cell c and action a, Q(c, a) = V(c) + Σ_k (A_k(c, a_k) − mean A_k(c, ·)). For actions with
+    one part, this is the dueling network of Wang et al. (2016), as in UNREAL. The maximum over actions is V + Σ_k (max
+    A_k − mean A_k).
 
     The deconvolution makes 20 × 20 cells from 9 × 9 by a 4 × 4 kernel and stride 2. If the number of cells along a side
-    is odd, the kernel has size 3 along that side. Unlike in miyosuda/unreal, no ReLU follows, because a Q that ReLU
-    sets to 0 gets no gradient.
-    Raises UserError if some actions are real numbers.
+    is odd, the kernel has size 3 along that side. Unlike in miyosuda/unreal, no ReLU follows, because Q would get no
+    gradient where ReLU gives 0. Raises UserError if some actions are continuous.
     """
 
     options: Tensor  # [ΣA]: for each advantage, the number of values of its part of the action
@@ -152,11 +152,8 @@ class PixelControl(nn.Module):
         return value[:, 0], tuple(advantages)
 
     def chosen(self, maps: Tensor, action: Tree) -> Tensor:
-        """Return Q [N, h, w] of the given actions [N, …].
-
-        Since Q is linear in the deconvolution's kernels, each map is deconvolved once, by the weighted sum of kernels
-        that gives Q of the map's action. Computing Q of all actions would take several times as long.
-        """
+        """Return Q [N, h, w] of the given actions [N, …]."""
+        # Q is linear in the kernels: one deconvolution with their weighted sum takes less time than Q of all actions
         share = self._shares(action)
         weight = self.deconv.weight.permute(1, 2, 3, 0)  # [1 + ΣA, kernel, 32]
         kernels = (share @ weight.flatten(1)).unflatten(1, (-1, CHANNELS))
@@ -174,7 +171,7 @@ class PixelControl(nn.Module):
         return best
 
     def _shares(self, action: Tree) -> Tensor:
-        """Return the coefficients [N, 1 + ΣA] with which V and the advantages sum to Q of the given actions."""
+        """Return the coefficients [N, 1 + ΣA] of V and of all advantages in Q of the given actions."""
         found = dict(tree.leaves(action))
         parts = torch.cat([found[path].reshape(len(found[path]), -1) for path in self.paths], 1)
         mean = -1.0 / self.options.to(self.deconv.weight.dtype)
@@ -209,12 +206,11 @@ def bootstrap_rows(batch: Batch) -> Tensor:
 
 
 def pixel_control_values(head: PixelControl, x: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
-    """Return the inputs of unreal.pixel_control_loss: chosen [T, B, h, w] and best [T+1, B, h, w].
+    """Return the inputs of unreal.pixel_control_loss: chosen [T, B, h, w] and best [T+1, B, h, w]. The first is Q of
+    the actions taken. The second is the maximum of Q over actions, or 0 in rows that `bootstrap_rows` does not mark.
 
-    chosen: Q of the actions taken.
-    best: maximum of Q over actions, or 0 in rows that `bootstrap_rows` does not mark.
-    x: features [T+1, B, F].
-    batch: tensors "action" (or a nested dict), "first" and "terminated", [T+1, B, …].
+    `x`: features [T+1, B, F].
+    `batch`: tensors "action" (or a nested dict), "first" and "terminated", [T+1, B, …].
     """
     rows = bootstrap_rows(batch)
     if x.ndim != 3 or x.shape[:2] != rows.shape:
@@ -233,7 +229,7 @@ def pixel_control_values(head: PixelControl, x: Tensor, batch: Batch) -> tuple[T
 class AuxiliaryHeads(nn.Module):
     """Heads of UNREAL's auxiliary tasks `pixel` and `reward`. The task `value` uses the policy's value head.
 
-    features: numbers of features after the core and after the torso.
+    `features`: number of features after the core, and number of features after the torso.
     """
 
     pixel: PixelControl | None
@@ -252,8 +248,8 @@ class AuxiliaryHeads(nn.Module):
             self.reward = RewardPrediction(features[1])
 
     def stand(self, behind: Axis, torso: Axis) -> None:
-        """Name the inputs of the heads, for surgery. behind: names of the features after the core. torso: names of the
-        features after the torso.
+        """Name the inputs of the heads, for surgery. `behind` names the features after the core, and `torso` those
+        after the torso.
         """
         if self.pixel is not None:
             self.pixel.fc.stand(axis("maps", self.pixel.fc.out_features, fixed=True), behind)
@@ -271,10 +267,10 @@ Inputs = CenteredImages | SignedImages | Normalize
 class TorsoPolicy(Policy):
     """Base of policies that consist of a torso, an optional core and a head.
 
-    previous: the core (or the head, without a core) also takes the previous action and the reward received with the
-        observation. Both are 0 on first rows of episodes.
-    clipped: clip the reward that the core takes to ±1.
-    inputs: module that preprocesses observations.
+    `previous`: whether the core also takes the previous action, and the reward that came with the observation. If there
+        is no core, the head takes them. Both are 0 in the first row of an episode.
+    `clipped`: whether this reward is clipped to ±1.
+    `inputs`: module that preprocesses observations.
     """
 
     bf16 = False  # whether the torso computes in bfloat16, see nets.device
@@ -324,9 +320,11 @@ class TorsoPolicy(Policy):
     def _behind_core(
         self, x: Tensor, rows: Batch, state: Batch, noise: Tensor | None = None
     ) -> tuple[Tensor, Batch, Latent | None]:
-        """Return the head's input without the units' embeddings, the core's new state, and a temporal core's Latent. x:
-        features [N, …] of rows [B] or [R, B]. rows: "reward" and "first" if needed, and in `unroll` also "action".
-        noise [N, …]: standard normal numbers for the Latent.
+        """Return the heads' input (without features of units), the core's new state, and a temporal core's Latent.
+
+        `x`: features [N, …] of rows [B] or [R, B].
+        `rows`: "reward" and "first" if needed, and in `unroll` also "action".
+        `noise`: standard normal numbers for the Latent, [N, …].
         """
         if self.units:
             x = x[:, : -self.units].contiguous()
@@ -348,21 +346,21 @@ class TorsoPolicy(Policy):
 
 
 def shifted(before: Tensor, action: Tensor) -> Tensor:
-    """Return the previous action of each row, [(T+1) · B, …]. before [B, …]: the previous action of row 0."""
+    """Return the previous action of each row, [(T+1) · B, …]. In row 0, this is `before` [B, …]."""
     return torch.cat([before.unsqueeze(0), action[:-1]]).flatten(0, 1)
 
 
 class ActorCritic(TorsoPolicy):
     """Policy network with a value head, for actor-critic algorithms.
 
-    torso: maps observations, a nested dict of [N, ...], to features [N, torso.features].
-    previous: the core (or the heads, without a core) also takes the previous action and the reward received with the
-        observation, clipped to ±1, as in IMPALA. Both are 0 on first rows of episodes.
-    inputs: module that preprocesses observations.
-    returns: module that tracks the size of returns. If given, `unroll` also returns "reward_scale".
-    rewards: module that computes rewards from game events, in place of the environment's rewards.
-    width: size of two hidden layers, one before the policy's outputs and one before the value, or 0 for no such layers.
-    values: module that selects an observation's value among the outputs of the value head, if it has several outputs.
+    `torso`: maps observations, a nested dict of [N, ...], to features [N, torso.features].
+    `previous`: whether the core also takes the previous action, and the reward that came with the observation, clipped
+        to ±1 as in IMPALA. If there is no core, the heads take them. Both are 0 in the first row of an episode.
+    `inputs`: module that preprocesses observations.
+    `returns`: module that tracks the size of returns. If given, `unroll` also returns "reward_scale".
+    `rewards`: module that computes rewards from game events, in place of the environment's rewards.
+    `width`: size of a hidden layer before the policy's outputs, and of another before the value. 0: no hidden layers.
+    `values`: module that selects an observation's value among several outputs of the value head.
 
     With a temporal core, rows have `latent_noise`, and `unroll` also returns the KL divergences of recurrent.kl_terms.
     """
@@ -432,12 +430,12 @@ class ActorCritic(TorsoPolicy):
         return self.torso.recalls
 
     def act(self, step: Batch, state: Batch, tape: Tape | None = None) -> tuple[Batch, Batch]:
-        """Choose actions for one step of B lanes, and return {"action", "logp", "value"} [B] and the new recurrent
-        state. The caller turns gradients off.
+        """Choose actions for one step of B lanes. Return {"action", "logp", "value"} [B], and the new recurrent state.
+        The caller turns gradients off.
 
-        step: "obs", "reward" and "first", optionally "mask", "events" and "noise" [B, noise]. Without noise, the action
-            is the mode.
-        tape: list to which activations are appended, which `unroll` can then reuse (see layers.recall).
+        `step`: "obs", "reward" and "first", optionally "mask", "events" and "noise" [B, noise]. Without noise, the most
+            probable action is chosen.
+        `tape`: list to which activations are appended, for `unroll` to reuse (see layers.recall).
         """
         torso = self.torso if tape is None else partial(self.torso, tape=tape)
         step = step if self.rewards is None else self.rewarded(step)
@@ -458,12 +456,12 @@ class ActorCritic(TorsoPolicy):
         return out, after
 
     def unroll(self, batch: Batch, state: Batch, tape: Tape | None = None) -> Batch:
-        """Evaluate a rollout with the current weights, and return {"logp", "value", "entropy"} [T+1, B], where logp is
-        the log-probability of batch["action"].
+        """Evaluate a rollout with the current weights. Return {"logp", "value", "entropy"} [T+1, B], where logp is the
+        log-probability of batch["action"].
 
-        batch: "obs", "reward", "first", "action", and optionally "mask", [T+1, B, …] each.
-        state: the recurrent state before row 0.
-        tape: activations that `act` recorded for these rows with the same weights.
+        `batch`: "obs", "reward", "first", "action", and optionally "mask", [T+1, B, …] each.
+        `state`: the recurrent state before row 0.
+        `tape`: activations that `act` recorded for these rows with the same weights.
 
         If `returns` is given, the result has a scalar "reward_scale". With PopArt, the result has "value_scale" [T+1,
         B], the scale by which PopArt normalizes each value.
@@ -509,9 +507,9 @@ class ActorCritic(TorsoPolicy):
             self.values.settle(self.value)
 
     def _auxiliary_outputs(self, heads: AuxiliaryHeads, x: Tensor, batch: Batch) -> Batch:
-        """Return the outputs for the auxiliary losses. x: features after the core, [(T+1) · B, features].
-        batch["recent"]: observations [3, N, …] for reward prediction. batch["replayed"]: rows [T+1, N, …] and their
-        first "state", for value replay.
+        """Return the outputs for the auxiliary losses. `x` has the features after the core, [(T+1) · B, features]. For
+        reward prediction, batch["recent"] has observations [3, N, …]. For value replay, batch["replayed"] has rows
+        [T+1, N, …] and the "state" before the first row.
         """
         out: Batch = {}
         if heads.pixel is not None:
@@ -534,8 +532,8 @@ class ActorCritic(TorsoPolicy):
         return {**rows, "reward": self.rewards(rows["events"])} if self.rewards and "events" in rows else rows
 
     def _tiled(self, obs: Tree) -> tuple[Tree, int]:
-        """Pad the batch of observations with zeros to whole tiles (see layers.Linear) if only Linear layers follow, so
-        that the layers need not pad. Return the observations and the batch size before padding.
+        """Pad observations with zeros to the batch size that layers.Linear needs, so that the layers need not pad. Do
+        this only if all layers are Linear. Return the observations, and the batch size before padding.
         """
         x = next(tree.leaves(obs))[1]
         n = x.shape[0]
@@ -544,8 +542,8 @@ class ActorCritic(TorsoPolicy):
         return tree.map(lambda x: F.pad(x, (0, 0) * (x.dim() - 1) + (0, more)), obs) if more else obs, n
 
     def _heads(self, x: Tensor, rows: Batch, features: Tensor, n: int) -> tuple[Tensor, Tensor]:
-        """Return the masked params of the action head, and the values, for the first n rows. x: input of the heads.
-        rows: optionally "mask" and "task". features: output of the torso, which ends with the units' embeddings.
+        """Return the action head's params, masked if `rows` has a "mask", and the values, for the first `n` rows. `x`
+        is the input of the heads, and `features` the torso's output, which ends with the units' embeddings.
         """
         acting, valued = (x, x) if self.split is None else x.split([self.split, x.shape[1] - self.split], 1)
         if self.hidden:
@@ -560,7 +558,7 @@ class ActorCritic(TorsoPolicy):
 
 
 def _embedded_axis(head: ActionHead, torso: Torso) -> Axis:
-    """Return names along an embedded action. A part of the action that chooses units is named by the units' axis."""
+    """Return names along an embedded action. For a part that chooses a unit, these are the units' names."""
     found = list[AxisSegment]()
     for path, part in head.parts.items():
         if torso.pointer is not None and path == torso.pointer[0]:

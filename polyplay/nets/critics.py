@@ -1,7 +1,7 @@
 """Networks of SAC and TD3. A CriticsNetwork is a Policy that holds an actor and several critics.
 
-For a Box of real actions, an actor chooses y, numbers from −1 to 1. In the environment's units, the action is c + h·y
-with c = (high + low)/2 and h = (high − low)/2. Rollouts, environments and replay buffers hold actions in the
+For continuous actions (a Box), an actor chooses numbers y from −1 to 1. In the environment's units, the action is c +
+h·y with c = (high + low)/2 and h = (high − low)/2. Rollouts, environments and replay buffers hold actions in the
 environment's units. Losses, noise and critics use y. For discrete actions, an actor returns logits, and critics return
 the value of every action.
 """
@@ -36,9 +36,9 @@ class BatchRenorm(nn.Module):
 
     y = scale·((x − m)/√(v + ε)·r + d) + shift
 
-    If `learns`, m and v are the batch's mean and variance, and the running m̄ and v̄ move toward them. Then r = √(v +
-    ε)/√(v̄ + ε), clipped to ⅓ … 3, and d = (m − m̄)/√(v̄ + ε), clipped to ±5. No gradient flows through r and d. In the
-    first WARM passes, r = 1 and d = 0, as in the code of Bhatt et al. 2024.
+    If `learns`, m and v are the batch's mean and variance, and the running mean m̄ and variance v̄ move toward them.
+    Then r = √(v + ε)/√(v̄ + ε), clipped to ⅓ … 3, and d = (m − m̄)/√(v̄ + ε), clipped to ±5. No gradient flows through
+    r and d. In the first WARM passes, r = 1 and d = 0, as in the code of Bhatt et al. 2024.
 
     If not `learns`, the running statistics are used: m = m̄, v = v̄, r = 1 and d = 0.
     """
@@ -90,9 +90,9 @@ class Ensemble(nn.Module):
 
     The MLPs take the same inputs [N, inputs], and return [n, N, outputs]. Initial weights and biases are uniform in
     ±1/√inputs, as in torch.
-    normalization: "none", "batch" for BatchRenorm of the input of each layer, or "layer" for LayerNorm in each hidden
+    `normalization`: "none", "batch" for BatchRenorm of the input of each layer, or "layer" for LayerNorm in each hidden
         layer, between dropout and ReLU (Hiraoka et al. 2022).
-    dropout: fraction of hidden units that `forward` drops if `draws` is given.
+    `dropout`: fraction of hidden units that `forward` drops if `draws` is given.
     """
 
     def __init__(self, n: int, sizes: tuple[int, ...], normalization: str = "none", dropout: float = 0.0):
@@ -111,9 +111,9 @@ class Ensemble(nn.Module):
     def forward(self, x: Tensor, learns: bool = False, frozen: bool = False, draws: Tensor | None = None) -> Tensor:
         """Return outputs [n, N, outputs] of x [N, inputs].
 
-        learns: normalize by the batch's statistics in BatchRenorm.
-        frozen: compute gradients only for the inputs, not for the weights.
-        draws: random 16-bit integers [N, n·Σ widths], one per hidden unit. Units with low integers are dropped.
+        `learns`: normalize by the batch's statistics in BatchRenorm.
+        `frozen`: compute gradients only for the inputs, not for the weights.
+        `draws`: random 16-bit integers [N, n·Σ widths], one for each hidden unit. Units with low integers are dropped.
         """
         hold: Held = Tensor.detach if frozen else _same
         kept: Sequence[Tensor] = ()
@@ -123,10 +123,7 @@ class Ensemble(nn.Module):
         return ensemble_values(x, [hold(w) for w in self.weights], [hold(b) for b in self.biases], before)
 
     def _before(self, learns: bool, hold: Held, kept: Sequence[Tensor], i: int, x: Tensor) -> Tensor:
-        """Return the input of layer i, computed from the output x of layer i − 1 by dropout, layer normalization, ReLU
-        and batch renormalization, as far as the options ask for them. For i = 0, x is the input of the MLPs, and only
-        batch renormalization applies.
-        """
+        """Return the input of layer `i`. `x` is the output of layer i − 1, or the input of the MLPs if `i` is 0."""
         if i and kept:
             units = kept[i - 1].unflatten(1, (self.n, -1)).transpose(0, 1)
             x = x * units / (1.0 - self.dropout)
@@ -156,7 +153,7 @@ def ensemble_values(
     x: Tensor, weights: list[Tensor], biases: list[Tensor], before: Callable[[int, Tensor], Tensor] = _relu
 ) -> Tensor:
     """Return the outputs [n, N, outputs] of n MLPs for inputs x [N, inputs]. Each layer has weights [n, a, b] and
-    biases [n, 1, b]. before(i, x) returns the input of layer i, given the output x of layer i − 1.
+    biases [n, 1, b]. The function `before(i, x)` returns the input of layer i, given the output x of layer i − 1.
     """
     x = x.unsqueeze(0).expand(weights[0].shape[0], -1, -1)
     for i, (weight, bias) in enumerate(zip(weights, biases, strict=True)):
@@ -165,18 +162,17 @@ def ensemble_values(
 
 
 def _layer(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """Return x·W + b [n, N, outputs]. For a single output, a batched product would take ten times as long as a sum."""
-    if weight.shape[-1] == 1:
+    if weight.shape[-1] == 1:  # a batched product would take ten times as long as a sum
         return (x * weight.mT).sum(-1, keepdim=True) + bias
     return torch.baddbmm(bias, x, weight)
 
 
 class CriticActions:
-    """Converts actions of a Box, a Discrete or nested dicts of these into the form that actors and critics use.
+    """Converts actions of a Box, a Discrete or nested dicts of these into the form that actors and critics use: one
+    vector of real numbers, and the index of one combination of the discrete parts.
 
-    box: Box of all real parts concatenated, or None if the action has no real parts.
-    choice: Discrete of all combinations of the discrete parts (the last part varies fastest), or None if the action has
-        no discrete parts.
+    `box`: Box of all continuous parts concatenated, or None if the action has no continuous parts.
+    `choice`: Discrete of all combinations of discrete parts, in row-major order, or None if there are no such parts.
     """
 
     def __init__(self, space: ActionSpec):
@@ -190,8 +186,8 @@ class CriticActions:
         self.choice = Discrete(math.prod(self.choices.values())) if self.choices else None
 
     def split(self, action: Tree) -> tuple[Tensor | None, Tensor | None]:
-        """Split actions [N, …] into real numbers [N, size], in the environment's units, and indices [N] of discrete
-        combinations.
+        """Split actions [N, …] into continuous parts [N, size], in the environment's units, and indices [N] of
+        combinations of discrete parts.
         """
         leaves = dict(tree.leaves(action))
         real = [leaves[path].flatten(1) if leaves[path].ndim > 1 else leaves[path][:, None] for path in self.boxes]
@@ -202,7 +198,7 @@ class CriticActions:
         return torch.cat(real, 1) if len(real) > 1 else real[0] if real else None, number
 
     def join(self, real: Tensor | None, number: Tensor | None) -> Tree:
-        """Invert `split`: make actions from real numbers and indices of combinations."""
+        """Invert `split`: make actions from continuous parts and indices of combinations."""
         found: dict[str, Tensor] = {}
         if real is not None:
             parts = real.split([math.prod(x.shape) for x in self.boxes.values()], 1)
@@ -223,11 +219,11 @@ class CriticActions:
 
 
 class BoxActor(nn.Module):
-    """Base of actors for a bounded Box. It converts between y in [−1, 1] and the environment's units.
+    """Base of actors for a bounded Box. It converts between y in [−1, 1] and actions in the environment's units.
 
-    size: number of elements of an action.
-    outputs: number of outputs of the actor's network.
-    noise: number of uniform numbers in (0, 1) that `act` takes per action.
+    `size`: number of elements of an action.
+    `outputs`: number of outputs of the actor's network.
+    `noise`: number of uniform numbers in (0, 1) that `act` takes for an action.
     """
 
     low: Tensor
@@ -252,7 +248,7 @@ class BoxActor(nn.Module):
 class GaussianActor(BoxActor):
     """SAC's actor: y = tanh(m + σ·z) with standard normal z.
 
-    log_std: bound of log σ: "clip" clips log σ to LOG_STD, and "tanh" squashes log σ into −5 … 2, as in CleanRL.
+    `log_std`: bound of log σ: "clip" clips log σ to LOG_STD, and "tanh" squashes log σ into −5 … 2, as in CleanRL.
     """
 
     def __init__(self, space: Box, log_std: str = "clip"):
@@ -260,9 +256,9 @@ class GaussianActor(BoxActor):
         self.log_std, self.outputs = log_std, 2 * self.size
 
     def sample(self, raw: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
-        """Draw y [N, size], and return y and log π(y) [N].
+        """Return y = tanh(m + σ·z) [N, size], and log π(y) [N].
 
-        raw: the actor's outputs [N, 2·size]. z: standard normal numbers [N, size].
+        `raw`: the actor's outputs [N, 2·size]. `z`: standard normal numbers [N, size].
 
         log π(y) = Σᵢ log N(uᵢ; mᵢ, σᵢ) − log(1 − yᵢ²) with u = m + σ·z, y = tanh u (Haarnoja et al. 2018b, appendix C).
         log(1 − tanh² u) is computed as 2·(log 2 − u − softplus(−2u)), which is accurate for large u.
@@ -274,7 +270,7 @@ class GaussianActor(BoxActor):
         return u.tanh(), logp.sum(-1)
 
     def act(self, raw: Tensor, noise: Tensor | None, epsilon: Tensor | None) -> Tensor:
-        """Return a sample of y, or tanh m without noise. Where epsilon [N] is 1, the sample is uniform in [−1, 1]."""
+        """Return a sample of y, or tanh m if `noise` is None. Where `epsilon` [N] is 1, y is uniform in [−1, 1]."""
         if noise is None:
             return raw.chunk(2, -1)[0].tanh()
         y = self.sample(raw, normal(noise))[0]
@@ -282,7 +278,7 @@ class GaussianActor(BoxActor):
 
 
 class DeterministicActor(BoxActor):
-    """TD3's actor: y = tanh m. If noise is given, `act` adds normal noise with standard deviation `deviation` to y."""
+    """TD3's actor: y = tanh m. If `noise` is given, `act` adds normal noise with the standard `deviation` to y."""
 
     def __init__(self, space: Box, deviation: float = 0.1):
         super().__init__(space)
@@ -309,8 +305,8 @@ class CategoricalActor(nn.Module):
         return (raw if mask is None else raw.masked_fill(~mask, -torch.inf)).log_softmax(-1)
 
     def act(self, raw: Tensor, noise: Tensor | None, epsilon: Tensor | None, mask: Tensor | None = None) -> Tensor:
-        """Return actions [N], drawn by the Gumbel-max trick with noise [N, size], or the most probable actions if
-        `noise` is None. Where epsilon [N] is 1, all legal actions are equally probable.
+        """Draw actions [N] by the Gumbel-max trick with `noise` [N, size]. If `noise` is None, return the most probable
+        actions. Where `epsilon` [N] is 1, all legal actions are equally probable.
         """
         if mask is not None:
             raw = raw.masked_fill(~mask, -torch.inf)
@@ -328,14 +324,14 @@ Chosen = tuple[Tensor | None, Tensor | None]  # y [N, size] of real parts; numbe
 class CriticsNetwork(Policy):
     """Network of SAC and TD3: a shared trunk, an actor, critics, and SAC's log α.
 
-    trunk: maps observations to features for the actor and the critics. The actor's gradient does not reach the trunk.
-    box, choice: the actor's heads for real and for discrete parts of an action, or None without such parts.
-    hidden: sizes of the hidden layers of the actor and of each critic.
-    critics: number of critics. From features and y, a critic computes the value of every discrete combination.
-    alpha: SAC's initial temperature, or 0 for no temperature.
-    values: whether `act` also returns "value" and "chosen", from which actors compute priorities.
-    width: size of each hidden layer of the critics, or 0 for the sizes in `hidden`.
-    normalization, dropout: options of the critics (see Ensemble). The actor also uses normalization="batch".
+    `trunk`: maps observations to features for the actor and the critics. The actor's gradient does not reach the trunk.
+    `box`, `choice`: the actor's heads for continuous and for discrete parts of actions. None: actions lack such parts.
+    `hidden`: sizes of the hidden layers of the actor and of each critic.
+    `critics`: number of critics. A critic computes the values of all combinations of discrete parts.
+    `alpha`: SAC's initial temperature, or 0 for a network without a temperature.
+    `values`: whether `act` also returns "value" and "chosen", from which actors compute priorities.
+    `width`: size of each hidden layer of the critics, or 0 for the sizes in `hidden`.
+    `normalization`, `dropout`: options of the critics (see Ensemble). normalization="batch" also applies to the actor.
     """
 
     box: Any
@@ -395,7 +391,7 @@ class CriticsNetwork(Policy):
         return y, number
 
     def _parts(self, raw: Tensor) -> tuple[Tensor, Tensor]:
-        """Split the actor's outputs into those for real parts, and the logits of the discrete combinations."""
+        """Split the actor's outputs into those for continuous parts, and the logits of discrete combinations."""
         at = 0 if self.box is None else self.box.outputs
         return raw[..., :at], raw[..., at:]
 
@@ -405,19 +401,19 @@ class CriticsNetwork(Policy):
         return real if self.box is None or real is None else self.box.inner(real), number
 
     def sample(self, raw: Tensor, z: Tensor | None, mask: Tensor | None) -> tuple[Tensor | None, ...]:
-        """Return drawn y [N, size], log π(y) [N], and log π [N, combinations] of the discrete parts. Results are None
-        for parts that actions lack. raw: the actor's outputs. z: standard normal numbers [N, size].
+        """Return drawn y [N, size], log π(y) [N], and log π [N, combinations] of the discrete parts. Results for parts
+        that actions lack are None. `raw` is the actor's output. `z` are standard normal numbers [N, size].
         """
         ours, theirs = self._parts(raw)
         drawn = (None, None) if self.box is None else self.box.sample(ours, z)
         return *drawn, None if self.choice is None else self.choice.log_probs(theirs, mask)
 
     def raw(self, features: Tensor, learns: bool = False) -> Tensor:
-        """Return the actor's outputs [N, outputs], without gradient to the features. learns: see Ensemble."""
+        """Return the actor's outputs [N, outputs]. The features get no gradient. `learns`: see Ensemble.forward."""
         return self.actor(features.detach(), learns)[0]
 
     def scores(self, features: Tensor, y: Tensor | None, **given: Any) -> Tensor:
-        """Return the n critics' outputs [n, N, combinations or 1] for y. given: arguments of Ensemble.forward."""
+        """Return the n critics' outputs [n, N, combinations or 1] for y. `given`: arguments of Ensemble.forward."""
         return self.critics(features if y is None else torch.cat([features, y], 1), **given)
 
     def q(self, features: Tensor, chosen: Chosen) -> Tensor:
@@ -425,13 +421,13 @@ class CriticsNetwork(Policy):
         return picked(self.scores(features, chosen[0]), chosen[1])
 
     def first_q(self, features: Tensor, y: Tensor) -> Tensor:
-        """Return the first critic's value [N] of y, with gradient only to the inputs."""
+        """Return the first critic's value [N] of y. Only `features` and `y` get gradients, not the critic's weights."""
         weights, biases = ([x[:1].detach() for x in own] for own in (self.critics.weights, self.critics.biases))
         return ensemble_values(torch.cat([features, y], 1), weights, biases)[0, :, 0]
 
     def unroll(self, batch: Batch, state: Batch) -> Batch:
-        """Return the critics' lowest Q [T+1, B] of the actor's action as "value", and of the batch's action as
-        "chosen", from which priorities are computed.
+        """Return values [T+1, B], the lowest Q of all critics: "value" for the actor's actions, and "chosen" for the
+        batch's actions. Priorities are computed from these values.
         """
         size = next(x for _, x in tree.leaves(batch["action"])).shape[:2]
         obs, action = (tree.map(lambda x: x.flatten(0, 1), batch[k]) for k in ("obs", "action"))
@@ -444,7 +440,7 @@ class CriticsNetwork(Policy):
 def picked(scores: Tensor, number: Tensor | None) -> Tensor:
     """Return the values [n, N] of the chosen combinations from critics' scores [n, N, combinations or 1].
 
-    number: index of each action's combination, [N], or None if actions have no discrete parts.
+    `number`: index of each action's combination, [N], or None if actions have no discrete parts.
     """
     if number is None:
         return scores.squeeze(-1)

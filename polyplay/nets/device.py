@@ -53,12 +53,12 @@ def enter_device(name: str) -> torch.device:
 
 
 def device_name(name: str) -> str:
-    """Return a device's name in words, for the plan that is printed before a run."""
+    """Return the name of a device for the plan that is printed before a run."""
     return torch.cuda.get_device_name(name) if name.startswith("cuda") else "the CPU"
 
 
 def synchronize(device: torch.device) -> None:
-    """Wait until a device has finished its work, for example before memory that is being copied changes."""
+    """Wait until a device has finished its work. Call this before changing memory that a copy may still read."""
     if device.type == "cuda":
         torch.cuda.current_stream(device).synchronize()
 
@@ -67,8 +67,8 @@ def synchronize(device: torch.device) -> None:
 
 
 def to_device(batch: Tree, device: torch.device) -> Tree:
-    """Return NumPy arrays and tensors as tensors on a device. Tensors that are on the device are not copied. Copies
-    from page-locked memory may still be running when this function returns (see `synchronize`).
+    """Return NumPy arrays and tensors as tensors on a device. Tensors on this device are not copied. Copies from
+    page-locked memory may still be running when this function returns (see `synchronize`).
     """
     if isinstance(batch, dict):
         return {k: to_device(v, device) for k, v in batch.items()}
@@ -83,7 +83,7 @@ def to_host(x: Tensor | np.ndarray) -> np.ndarray:
 
 
 def fetch_outputs(batch: Batch) -> Batch:
-    """Copy all tensors of a batch to the CPU in one transfer, because each separate copy would wait for the device."""
+    """Copy all tensors of a batch to the CPU in one transfer. This takes less time than a transfer for each tensor."""
     return split_bytes(join_bytes(batch).cpu(), batch) if any(tree.leaves(batch)) else {}
 
 
@@ -101,7 +101,7 @@ def split_bytes(flat: Tensor, like: Batch) -> Batch:
 
 
 def _by_size(batch: Batch) -> list[tuple[str, Tensor]]:
-    """Return the tensors sorted by element size, largest first, so that all are aligned when their bytes are joined."""
+    """Return the tensors sorted by element size, largest first, so that each is aligned when they are joined."""
     return sorted(tree.leaves(batch), key=lambda leaf: -leaf[1].element_size())
 
 
@@ -145,11 +145,11 @@ WARM = 3  # calls before the recording, in which libraries allocate their memory
 class StaticCall:
     """A function of tensors that runs as one CUDA graph on a GPU, with arguments and outputs at fixed addresses.
 
-    On a CPU each call runs the function on copies of the arguments, so that tests on a CPU also find mistakes such as a
-    tensor that is not an argument.
+    On a CPU, each call runs the function on copies of the arguments. So tests on a CPU can also find some mistakes, for
+    example that the function uses a tensor that is not among its arguments.
 
-    given: example arguments, with which the constructor runs the function.
-    fixed: number of leading arguments that never move, and are used in place. Each call copies the other arguments.
+    `given`: example arguments, with which the constructor runs the function.
+    `fixed`: number of first arguments that always stay at their address. Each call copies only the other arguments.
     Raises RuntimeError if the function waits for the device, or if memory does not suffice.
     """
 
@@ -164,8 +164,8 @@ class StaticCall:
             return self.function(*self.static)
 
     def fill(self, given: Sequence[Tensor], at: int = 0) -> list[Tensor]:
-        """Copy the arguments `given` into the fixed memory of argument number `at` and the following, and return the
-        tensors there. An argument that is already there is not copied.
+        """Copy `given` to the fixed memory of the arguments, from argument number `at` on, and return the arguments
+        there. A tensor of `given` that is already the argument is not copied.
         """
         places = self.static[at : at + len(given)]
         for place, x in zip(places, given, strict=True):
@@ -184,9 +184,7 @@ Recorded = tuple[Callable[[], None], tuple[Tensor, ...]]  # function that recomp
 
 
 def _record_graph(run: Callable[[], tuple[Tensor, ...]]) -> Recorded:
-    """Warm up on a side stream, then record a CUDA graph (see torch's notes on CUDA graphs). Other threads may use the
-    device.
-    """
+    """Run a function several times to warm up, then record a CUDA graph (see torch's notes on CUDA graphs)."""
     side, here = torch.cuda.Stream(), torch.cuda.current_stream()
     side.wait_stream(here)
     with torch.cuda.stream(side):
@@ -194,7 +192,7 @@ def _record_graph(run: Callable[[], tuple[Tensor, ...]]) -> Recorded:
             run()
     here.wait_stream(side)
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+    with torch.cuda.graph(graph, capture_error_mode="thread_local"):  # other threads may use the device
         outputs = run()
     return graph.replay, outputs
 
@@ -210,7 +208,7 @@ def _run_again(run: Callable[[], tuple[Tensor, ...]]) -> Recorded:
 
 
 def signature_of(given: Batch) -> tuple[Any, list[Tensor]]:
-    """Return a key that consists of the tensors' paths, shapes and types, and a list of the tensors made contiguous."""
+    """Return a key made of the tensors' paths, shapes and types, and a list of the tensors made contiguous."""
     flat = dict(tree.leaves(given))
     return (tuple(flat), tuple([(x.shape, x.dtype) for x in flat.values()])), [x.contiguous() for x in flat.values()]
 
@@ -219,8 +217,8 @@ def signature_of(given: Batch) -> tuple[Any, list[Tensor]]:
 
 
 def page_lock(block: SharedBlock, device: torch.device) -> bool:
-    """Page-lock a block of shared memory until the block is freed, so that copies to the GPU run in the background.
-    Return False on a CPU, or if locking fails: copies are then slower.
+    """Page-lock a block of shared memory until the block is freed. Copies to the GPU can then run in the background.
+    Return False on a CPU, or if locking fails.
     """
     if device.type != "cuda":
         return False
@@ -239,7 +237,7 @@ def page_lock(block: SharedBlock, device: torch.device) -> bool:
 
 
 def is_half(how: str, device: str = "cpu") -> bool:
-    """Tell whether the precision `how` is bfloat16, or is auto and the device multiplies bfloat16 natively."""
+    """Return whether `how` selects bfloat16. "auto" selects it if the device multiplies bfloat16 natively."""
     if how != "auto":
         return how == "bfloat16"
     if device != "cpu":
@@ -249,15 +247,15 @@ def is_half(how: str, device: str = "cpu") -> bool:
 
 
 def choose_precision(how: str) -> str:
-    """Return the precision `how`, or "float32" if `how` is "auto" and this CPU is slower with bfloat16. Some CPUs take
-    1.6 times as long with bfloat16. A run calls this function once, for all processes.
+    """Return the precision `how`. If `how` is "auto", and this CPU multiplies more slowly in bfloat16, return
+    "float32". A run calls this function once, for all processes.
     """
     return "float32" if how == "auto" and is_half(how) and _product(torch.bfloat16) > _product(torch.float32) else how
 
 
 @functools.cache
 def _product(dtype: torch.dtype) -> float:
-    """Multiply two matrices ten times, and return the shortest time in seconds."""
+    """Return the time of a matrix product in seconds, the shortest of ten."""
     a, b = torch.ones(256, 1024, dtype=dtype), torch.ones(1024, 256, dtype=dtype)
     seconds = []
     for _ in range(10):
@@ -281,9 +279,8 @@ def set_precision(policy: Policy, how: str) -> Policy:
 
 
 def precision_of(net: nn.Module, bf16: bool) -> contextlib.AbstractContextManager[object]:
-    """Return the context in which the network `net` computes.
-
-    bf16: convolutions and matrix products take bfloat16 numbers and sum in float32.
+    """Return the context in which the network `net` computes. If `bf16`, convolutions and matrix products take bfloat16
+    numbers, and sum in float32.
     """
     if not bf16:
         return contextlib.nullcontext()

@@ -1,7 +1,7 @@
 """Layers that several networks share, names along the axes of tensors, and reuse of activations from acting.
 
-Linear computes a row's output independently of the other rows of the batch. Other functions initialize networks by
-named schemes, and preprocess images.
+Linear computes a row's output independently of the other rows of the batch. Other functions initialize networks and
+preprocess images.
 """
 
 from __future__ import annotations
@@ -29,14 +29,13 @@ from polyplay.envs.pool import EnvSpec, byte_bounds
 
 @dataclass(frozen=True)
 class AxisSegment:
-    """Named, contiguous part of a tensor's axis. Surgery, which enlarges a network, matches elements of the old and the
-    new network by these names.
+    """Named, contiguous part of a tensor's axis. Surgery, which enlarges a network, finds the same elements in the old
+    and the new network by these names.
 
-    shape: shape of the elements before flattening.
-    fixed: surgery never changes the number of elements.
-    part: path of the observation or of the part of actions that the elements belong to. Another network may lack the
-        whole part.
-    silent: elements that surgery adds start at 0, not at random.
+    `shape`: shape of the elements before flattening.
+    `fixed`: whether the number of elements must stay the same in surgery.
+    `part`: path of the observation, or of the part of an action, that the elements belong to. A network may lack it.
+    `silent`: whether elements that surgery adds start at 0, instead of at random.
     """
 
     name: str
@@ -60,12 +59,12 @@ def axis(name: str, *shape: int, fixed: bool = False) -> Axis:
 
 @dataclass(frozen=True)
 class TensorAxes:
-    """Names along the axes of a tensor. The dict `axes` of a module holds TensorAxes, by name, for each tensor that
-    surgery may enlarge.
+    """Names along the axes of a tensor. The dict `axes` of a module holds the TensorAxes of each tensor that surgery
+    may enlarge, by the tensor's name.
 
-    fill: initial value of added elements, or None for the value in a new network.
-    counts: whether the tensor counts the rows from which the module's other tensors were computed.
-    spare: whether the other network may lack the tensor (see surgery.tensor_axes).
+    `fill`: initial value of added elements, or None for the value in a new network.
+    `counts`: whether the tensor is the number of rows from which the module's other tensors were computed.
+    `spare`: whether the other network may lack the tensor (see surgery.tensor_axes).
     """
 
     axes: tuple[Axis, ...]
@@ -75,8 +74,8 @@ class TensorAxes:
 
 
 def observed_axis(spec: EnvSpec, one_hot: bool = True, without: tuple[str, ...] = ()) -> Axis:
-    """Return the names along flattened observations, in the order of the spec. one_hot: whether observations listed in
-    the spec's `classes` are one-hot encoded. without: paths of observations to leave out.
+    """Return the names along flattened observations, in the order of the spec. If `one_hot`, observations listed in the
+    spec's `classes` are one-hot encoded. Observations with paths in `without` are left out.
     """
     found: list[AxisSegment] = []
     for path, field in tree.leaves(spec.obs):
@@ -95,8 +94,8 @@ _planned: ContextVar[bool] = ContextVar("_planned", default=False)
 
 @contextlib.contextmanager
 def outlines(planned: bool = True) -> Iterator[None]:
-    """Context in which Polyplay's network factories make outlines, networks on torch's meta device with shapes and
-    names but without weights. With planned=False, factories make real networks.
+    """Context in which Polyplay's factories make networks without weights, on torch's meta device. With planned=False,
+    the factories make real networks.
     """
     token = _planned.set(planned)
     try:
@@ -106,7 +105,7 @@ def outlines(planned: bool = True) -> Iterator[None]:
 
 
 def outline() -> contextlib.AbstractContextManager[Any]:
-    """Return the context in which a factory makes a network: inside `outlines` torch's meta device, else no context."""
+    """Return the context in which a factory makes a network: torch's meta device if `outlines` is active."""
     return torch.device("meta") if _planned.get() else contextlib.nullcontext()
 
 
@@ -115,7 +114,7 @@ _recording = list[None]()  # shared by all threads: torch runs a GPU's backward 
 
 @contextlib.contextmanager
 def recording() -> Iterator[None]:
-    """Context whose computation is recorded, for example as a CUDA graph, and later replayed with other numbers."""
+    """Context of a computation that is recorded, for example as a CUDA graph, and repeated with other numbers."""
     _recording.append(None)
     try:
         yield
@@ -124,7 +123,7 @@ def recording() -> Iterator[None]:
 
 
 def tracing() -> bool:
-    """Tell whether a tracer or `recording` is active: shapes and branches must then not depend on tensors' values."""
+    """Return whether a tracer or `recording` is active. Then branches and shapes must not depend on tensors' values."""
     return torch.compiler.is_compiling() or get_proxy_mode() is not None or bool(_recording)
 
 
@@ -139,18 +138,18 @@ _NARROW = 16
 
 
 def spare_rows(n: int) -> int:
-    """Return how many rows of padding make n rows a multiple of _TILE and at least _LEAST."""
+    """Return how many rows of padding n rows need, so that their number is a multiple of _TILE, and at least _LEAST."""
     return max(_LEAST, n + -n % _TILE) - n
 
 
 class Linear(nn.Linear):
     """Linear layer [N, in] → [N, out], in which a row's output is bitwise the same in every batch.
 
-    On a CPU, BLAS computes the last rows of a batch with other instructions than the other rows, so the last bits of a
-    row's output would depend on the batch size. Therefore this layer pads the batch to whole tiles of _TILE rows, and
+    On a CPU, BLAS uses other instructions for the last rows of a batch than for the other rows. So the last bits of a
+    row's output would depend on the batch size. Therefore this layer pads the batch to a multiple of _TILE rows, and
     pads the inputs of narrow layers too. In measurements with MKL this suffices, but MKL does not promise it.
 
-    If `exact` is False, the layer does not pad, and a large layer takes a third of the time for a single row.
+    If `exact` is False, the layer does not pad. A large layer then takes a third of the time for a single row.
     """
 
     exact = True
@@ -188,9 +187,9 @@ class Linear(nn.Linear):
 
 
 class _WithFactors(torch.autograd.Function):
-    """F.linear whose backward appends the factors (dL/dy, x) of the weight's gradient dL/dyᵀ·x to a list.
+    """F.linear without the weight's gradient dL/dyᵀ·x. Instead, backward appends (dL/dy, x) to the list `factors`.
 
-    half: the weight in bfloat16. token: tensor whose gradient, 0, is available after the factors were appended.
+    `half`: the weight in bfloat16, or None. `token`: the token of _GradientOfUses, or None.
     """
 
     @staticmethod
@@ -216,15 +215,15 @@ class _WithFactors(torch.autograd.Function):
 
 
 class RepeatedLinear(Linear):
-    """Linear layer that a recurrent unroll calls once per step. Inside the context `repeated`, the weight's gradient is
-    one matrix product over all steps. In a small batch, adding one gradient per step would take most of the time.
+    """Linear layer that a recurrent network calls once per step. In the context `repeated`, one matrix product computes
+    the weight's gradient for all steps. A product for each step would take much longer in small batches.
     """
 
     _open: tuple[Tensor, list[tuple[Tensor, Tensor]]] | None = None
 
     @contextlib.contextmanager
     def repeated(self) -> Iterator[None]:
-        """Context of one unroll, for which the weight's gradient is computed once."""
+        """Context of an unroll. The weight's gradient is computed once for the whole unroll."""
         if torch.is_grad_enabled() and self.weight.requires_grad and not tracing():
             uses: list[tuple[Tensor, Tensor]] = []
             self._open = _GradientOfUses.apply(self.weight, self.bias, uses), uses
@@ -244,8 +243,8 @@ class RepeatedLinear(Linear):
 
 
 class _GradientOfUses(torch.autograd.Function):
-    """Makes a token that all calls of a RepeatedLinear in an unroll take as input, so that this function's backward
-    runs after the backward of all calls. This backward computes the gradients of weight and bias.
+    """Computes the gradients of weight and bias for all calls of a RepeatedLinear in an unroll. Forward makes a token,
+    which all calls take as input. So autograd runs this backward after the backward of all calls.
     """
 
     @staticmethod
@@ -273,8 +272,8 @@ class Conv2d(nn.Conv2d):
 
 
 def cache_half_weights(layers: Iterable[nn.Module]) -> None:
-    """Make a bfloat16 copy of the weight of every Linear and Conv2d, for acting in bfloat16. Later calls overwrite the
-    copies in place, because CUDA graphs read the copies' memory.
+    """Make a bfloat16 copy of the weight of every Linear and Conv2d, for acting in bfloat16. Later calls write to the
+    same copies, because CUDA graphs read their memory.
     """
     for layer in layers:
         if isinstance(layer, Linear | Conv2d) and layer.present_half is None:
@@ -284,14 +283,14 @@ def cache_half_weights(layers: Iterable[nn.Module]) -> None:
 
 
 def pad_lanes(lanes: int, device: torch.device) -> int:
-    """Return how many lanes of padding make `lanes` a multiple of _TILE on a CPU. Return 0 on a GPU."""
+    """Return how many lanes to add on a CPU, so that the number of lanes is a multiple of _TILE. Return 0 on a GPU."""
     return -lanes % _TILE if device.type == "cpu" else 0
 
 
 def initialize(module: nn.Module, style: str, gain: float = math.sqrt(2.0)) -> None:
     """Initialize every linear and convolutional layer in `module`, in order, from torch's global generator.
 
-    style: one of the following. Only orthogonal uses `gain`.
+    `style`: one of the following. Only orthogonal uses `gain`.
     orthogonal: orthogonal weights with `gain`, zero bias (OpenAI baselines).
     torch: weights and biases uniform in ±1/√fan_in (Torch 7's, as in A3C and GA3C).
     sonnet: normal weights with deviation 1/√fan_in, redrawn beyond two deviations, zero bias (Sonnet's, as in IMPALA).
@@ -315,11 +314,10 @@ def initialize(module: nn.Module, style: str, gain: float = math.sqrt(2.0)) -> N
 
 
 def pixels(obs: Tensor, scale: float = 1.0 / 255.0, low: float = 0.0) -> Tensor:
-    """Convert images [N, C, H, W] to float32, channels last in memory.
+    """Convert images [N, C, H, W] to floats, in the memory format channels last.
 
-    A byte x becomes (x − low)·scale, by default in [0, 1]. On a CPU with contiguous weights, the layout channels last
-    speeds up training of every network and acting of deep networks; acting of shallow networks is a little slower.
-    Acting and training must use the same layout to give equal results.
+    A byte x becomes (x − low)·scale, by default in [0, 1]. On a CPU, training is faster with channels last. Acting and
+    training must use the same memory format to give equal results.
     """
     if obs.is_floating_point():  # already converted, by CenteredImages, SignedImages or a user's network
         return obs.contiguous(memory_format=torch.channels_last)
@@ -351,7 +349,7 @@ class FlatLeaves(nn.Module):
 
 
 def _scaled(obs: Tensor, mean: Tensor | None, scale: float) -> Tensor:
-    """Return (obs − mean)·scale for bytes [N, C, H, W], channels last. mean: float32 [C, H, W] or [], or None for 0."""
+    """Return (obs − mean)·scale for bytes [N, C, H, W], channels last. `mean`: [C, H, W], a scalar, or None for 0."""
     fits = obs.dtype == torch.uint8 and obs.device.type == "cpu" and obs.shape[1] == 4 and obs.is_contiguous()
     if fits and not tracing() and not torch.jit.is_tracing():  # `_fused` supports these images and may be used
         planes = (torch.zeros(()) if mean is None else mean).expand(obs.shape[1:]).flatten(1).contiguous()
@@ -362,8 +360,8 @@ def _scaled(obs: Tensor, mean: Tensor | None, scale: float) -> Tensor:
 
 
 def _fused(obs: Tensor, mean: np.ndarray, scale: float) -> Tensor:
-    """Return (obs − mean)·scale for bytes [N, 4, H, W], in bfloat16 under autocast, else in float32. The result is
-    bitwise torch's, but computed in one pass over memory instead of three or four. mean: float32 [4, H · W].
+    """Return (obs − mean)·scale for bytes [N, 4, H, W], in one pass over memory. The result is bitwise torch's, in
+    bfloat16 under autocast, else in float32. `mean`: float32 [4, H · W].
     """
     n, planes, height, width = obs.shape
     half = torch.is_autocast_enabled("cpu")
@@ -386,8 +384,8 @@ def _bfloat16(number: np.float32) -> np.uint32:
 
 @compiled
 def _interleave_halves(x: np.ndarray, mean: np.ndarray, scale: np.float32, out: np.ndarray) -> None:
-    """Write (x − mean)·scale of four planes as bfloat16, interleaved. x: uint8 [N, 4, P]. mean: float32 [4, P]. out:
-    uint64 [N, P], four bfloat16 numbers per pixel. With four stores per pixel, compilers would not vectorize.
+    """Write (x − mean)·scale of four planes to `out` as bfloat16. A number in `out` holds a pixel's four values. `x`:
+    uint8 [N, 4, P]. `mean`: float32 [4, P]. `out`: uint64 [N, P].
     """
     a, b, c, d = mean[0], mean[1], mean[2], mean[3]
     for n in range(x.shape[0]):
@@ -399,12 +397,12 @@ def _interleave_halves(x: np.ndarray, mean: np.ndarray, scale: np.float32, out: 
             high = _bfloat16((np.float32(r[i]) - c[i]) * scale) | (
                 _bfloat16((np.float32(s[i]) - d[i]) * scale) << np.uint32(16)
             )
-            row[i] = np.uint64(low) | (np.uint64(high) << np.uint64(32))
+            row[i] = np.uint64(low) | (np.uint64(high) << np.uint64(32))  # one store, so that compilers vectorize
 
 
 @compiled
 def _interleave(x: np.ndarray, mean: np.ndarray, scale: np.float32, out: np.ndarray) -> None:
-    """Write (x − mean)·scale of four planes as float32, interleaved: out [N, 4 · P] has four numbers per pixel."""
+    """Write (x − mean)·scale of four planes to `out` [N, 4 · P] as float32. A pixel's four values are adjacent."""
     a, b, c, d = mean[0], mean[1], mean[2], mean[3]
     for n in range(x.shape[0]):
         p, q, r, s, row = x[n, 0], x[n, 1], x[n, 2], x[n, 3], out[n]
@@ -419,7 +417,7 @@ class CenteredImages(nn.Module):
     """Subtracts the mean image from images of bytes [N, C, H, W], so that constant parts of the screen vanish.
 
     The mean image is computed from a learner's first `ROWS` observations, and then stays constant. Like the weights,
-    the mean image is published, saved and averaged over replicas. span: highest byte minus lowest byte.
+    the mean image is published, saved and averaged over replicas. `span` is the highest byte minus the lowest byte.
     """
 
     ROWS = 20_000
@@ -451,8 +449,8 @@ class CenteredImages(nn.Module):
 
 
 class SignedImages(nn.Module):
-    """Maps images of bytes x [N, C, H, W] to x/128 − 1, as in GA3C. If the bounds `low` and `high` are not 0 and 255,
-    maps [low, high] to [−1, 1].
+    """Maps images of bytes x [N, C, H, W] to x/128 − 1, as in GA3C. If the bytes have other bounds than 0 and 255, maps
+    [`low`, `high`] to [−1, 1].
     """
 
     def __init__(self, low: int = 0, high: int = 255):
@@ -464,7 +462,7 @@ class SignedImages(nn.Module):
         return _scaled(obs, torch.tensor(self.middle), 1.0 / self.reach)
 
     def observe(self, obs: Tensor) -> None:
-        """Do nothing, since there are no statistics."""
+        """Do nothing: signed images need no statistics."""
 
 
 # Layers that reuse their outputs from acting, so that learning computes only gradients.
@@ -483,14 +481,14 @@ def join_tapes(tapes: list[Tape]) -> Tape:
 
 
 def recall(layer: nn.Conv2d | nn.Linear, x: Tensor, y: Tensor) -> Tensor:
-    """Return y, the recorded value of relu(layer(x)), with the gradient of relu(layer(x))."""
+    """Return y, the recorded value of relu(layer(x)). The gradient is that of relu(layer(x))."""
     conv = (layer.stride, layer.padding) if isinstance(layer, nn.Conv2d) else None
     out: Tensor = _Recalled.apply(x.to(y.dtype), layer.weight.to(y.dtype), layer.bias.to(y.dtype), y, conv)  # type: ignore[union-attr]
     return out
 
 
 class _Recalled(torch.autograd.Function):
-    """Autograd function of `recall`. conv: stride and padding of a convolution, or None for a linear layer."""
+    """Autograd function of `recall`. `conv`: stride and padding of a convolution, or None for a linear layer."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, y: Tensor, conv: tuple[Any, Any] | None) -> Tensor:
@@ -521,6 +519,6 @@ def mlp(*sizes: int) -> nn.Sequential:
 
 
 def frozen(module: nn.Module) -> Callable[..., Any]:
-    """Return the module as a function with constant weights, so that only the inputs get gradients."""
+    """Return a function that calls the module with constant weights. Only the inputs get gradients."""
     weights = {name: x.detach() for name, x in module.named_parameters()}
     return lambda *inputs: torch.func.functional_call(module, weights, inputs)

@@ -1,8 +1,8 @@
-"""Act with small networks without torch: NumPy computes the network's function from the weights in memory.
+"""Act with small networks without torch: NumPy computes the outputs from the network's weights.
 
-For two layers of 64 units and a few lanes (parallel environments), torch's calls take ten times as long as the
-arithmetic. `fast_player` supports networks of fully connected layers, with or without an LSTM or a GRU. Given the same
-noise, NumPy's outputs equal those of the network's `act` up to rounding, because NumPy adds sums in another order.
+For two layers of 64 units and a few lanes (parallel environments), torch spends ten times as long on calls as on the
+arithmetic. `fast_player` supports fully connected networks, with or without an LSTM or a GRU. With the same noise,
+NumPy's outputs equal those of the network's `act` up to rounding.
 """
 
 from __future__ import annotations
@@ -39,10 +39,9 @@ class ArrayPlayer(Player):
 
 
 def fast_player(policy: Player) -> ArrayPlayer | None:
-    """Return a player that acts like `policy` and shares the policy's weights in memory, or None if a layer of the
-    network is not supported.
+    """Return a player that acts like `policy`, or None if the network has an unsupported layer.
 
-    Before the call, bind the network to FlatParams (weights.params), because later the weights' memory must not move.
+    The player shares the policy's weights. FlatParams (weights.params) moves weights, so create it before this call.
     """
     make = PLAYERS.get(type(policy))
     if make is None or not _is_plain(cast("Policy", policy)):
@@ -58,7 +57,7 @@ class _Unknown(Exception):
 
 
 def _is_plain(policy: Policy) -> bool:
-    """Tell whether weights and computation are float32 on the CPU, and no feature skips the core."""
+    """Tell whether the policy computes in float32 on the CPU and has no features of units (Torso.unit_features)."""
     own = all(x.device.type == "cpu" and x.dtype == torch.float32 for x in policy.parameters())
     return own and not (policy.bf16 or (isinstance(policy, TorsoPolicy) and policy.units))
 
@@ -74,17 +73,15 @@ FLOAT = np.dtype(np.float32)
 
 @compiled
 def _add(x: np.ndarray, bias: np.ndarray, cut: bool) -> None:
-    """Add bias [n] to rows x [B, n] in place. If `cut` is true, then apply ReLU, but keep NaN."""
+    """Add the bias [n] to each row of x [B, n], in place. If `cut` is true, apply ReLU."""
     for row in range(len(x)):
         for i in range(len(bias)):
             y = x[row, i] + bias[i]
-            x[row, i] = ZERO if cut and y <= ZERO else y
+            x[row, i] = ZERO if cut and y <= ZERO else y  # NaN stays NaN
 
 
 def _dense(layer: nn.Module, activation: nn.Module | None) -> Layer:
-    """Return a function that computes the layer x·Wᵀ + b and its activation. Raises _Unknown if `layer` is not a
-    Linear.
-    """
+    """Return a function that computes a Linear layer and its activation. Raises _Unknown for another type of layer."""
     if type(layer) not in (Linear, nn.Linear):
         raise _Unknown
     layer = cast("nn.Linear", layer)
@@ -93,7 +90,7 @@ def _dense(layer: nn.Module, activation: nn.Module | None) -> Layer:
 
 
 def _matrix(weight: Tensor, bias: np.ndarray, activation: nn.Module | None) -> Layer:
-    """Return a function of arrays that computes the layer x·W + b, with W [n, m], and its activation."""
+    """Return a function that computes x·W + b, with W [n, m], and then the activation."""
     wide, turned, size = weight.detach(), weight.detach().numpy(), weight.numel()
     least, most = 1 + (size > VECTOR), (VECTOR if weight.shape[1] == 1 else PRODUCT) // size  # rows in NumPy
     cut, curved = type(activation) is nn.ReLU, type(activation) is nn.Tanh
@@ -136,9 +133,7 @@ def _array(x: Tensor) -> np.ndarray:
 
 
 def _read(torso: MLP, inputs: Any) -> Read:
-    """Return a function that flattens and normalizes the torso's observations. Raises _Unknown if the network
-    preprocesses observations by a module other than Normalize.
-    """
+    """Return a function that flattens and normalizes observations. Raises _Unknown if `inputs` is unsupported."""
     if inputs is not None and (type(inputs) is not Normalize or any(inputs.sets)):
         raise _Unknown
     moments = {} if inputs is None else dict(zip(inputs.paths, inputs.moments, strict=True))
@@ -232,9 +227,9 @@ CELLS: dict[type[nn.Module], Callable[..., tuple[np.ndarray, ...]]] = {LSTMCell:
 
 
 class _Behind:
-    """The layers between torso and heads: append the previous action and reward to the features, then compute the core.
+    """Computes the layers between torso and heads: appends the previous action and reward, and applies the core.
 
-    Raises _Unknown if the core or its input is not supported.
+    Raises _Unknown if the network is not supported.
     """
 
     def __init__(self, policy: TorsoPolicy):
@@ -279,9 +274,9 @@ GUARDS = {"none": 0, "plus": 1, "max": 2}  # codes of action_heads' guards of lo
 
 @compiled
 def _choose(params: np.ndarray, noise: np.ndarray, guard: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return actions int64 [N] and their log-probabilities float32 [N], from logits [N, n]. With noise [N, 1], draw
-    actions by the inverse cumulative distribution. Without noise (an empty array [0, 1]), take the greatest logit. If a
-    logit is NaN, a draw takes the last action.
+    """Choose actions, int64 [N], from logits [N, n]. Also return their log-probabilities, float32 [N].
+
+    With uniform noise [N, 1], draw the actions. Without noise (an array [0, 1]), choose the most probable ones.
     """
     rows, n = params.shape
     action, logp, weight = np.zeros(rows, np.int64), np.empty(rows, np.float32), np.empty(n, np.float32)
@@ -341,10 +336,9 @@ def _gaussian(head: Gaussian) -> Choose:
     span = np.where(half > 0, half, ONE)
 
     def choose(params: np.ndarray, noise: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
-        """Return actions, and the log-probabilities of the rounded actions."""
         inner = params if noise is None else params + np.exp(log_std) * _normal(noise)
         action = inner if middle is None else middle + half * inner
-        inner = action if middle is None else (action - middle) / span
+        inner = action if middle is None else (action - middle) / span  # of the rounded action
         z = (inner - params) * np.exp(-log_std)
         logp = np.add.reduce(-HALF * z * z - log_std - HALF_LOG_TAU, 1)
         return action.reshape(len(params), *shape), logp
@@ -370,9 +364,9 @@ class _NetworkPlayer(ArrayPlayer):
         self.torso = list[Layer]()
         self.behind = _Behind(policy) if policy.previous or policy.core is not None else None
 
-    @np.errstate(all="ignore")
+    @np.errstate(all="ignore")  # no warnings about NaN: the learner stops at NaN
     def act(self, step: Batch, state: Batch) -> tuple[Batch, Batch]:
-        """See Policy.act. NumPy's warnings about NaN are off, because the learner stops at NaN."""
+        """See Policy.act."""
         x, after = _through(self.torso, self.read(step["obs"])), Batch()
         if self.behind is not None:
             x, after = self.behind(x, step, state)
@@ -501,7 +495,7 @@ class _DeterministicPlayer(_NetworkPlayer):
 
 
 class _CriticsPlayer(ArrayPlayer):
-    """Player for the networks of SAC and TD3. The player computes the actor, not the critics."""
+    """Player for the networks of SAC and TD3. Acting needs only the actor, so the critics are not computed."""
 
     def __init__(self, policy: CriticsNetwork):
         trunk, head, space = cast("Flat", policy.trunk), cast("Any", policy.box), policy.actions.space
@@ -529,7 +523,7 @@ class _CriticsPlayer(ArrayPlayer):
         return {"action": action.reshape(len(raw), *self.shape)}, {}
 
     def _drawn(self, raw: np.ndarray, noise: np.ndarray | None) -> np.ndarray:
-        """Return the input of tanh: the mean, or, if noise is given, a normal draw."""
+        """Draw from the actor's normal distribution, before tanh. Without noise, return the mean."""
         mean, log_std = raw[:, : self.size], raw[:, self.size :]
         if noise is None:
             return mean

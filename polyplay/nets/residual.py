@@ -1,12 +1,10 @@
 """AlphaGo Zero's network (Silver et al. 2017), and FoldedNetwork, its faster form for acting.
 
 The network is a residual tower of convolutions, followed by a policy head and a value head. `unroll` is for learning:
-it normalizes by the batch's statistics and updates the running statistics. `act` and `predict` normalize by the running
-statistics. `train()` and `eval()` change nothing. Only `unroll` has gradients, and it raises an error if gradients are
-off.
+its batch normalization uses the batch's statistics and updates the running statistics. It raises an error if gradients
+are off. `act` and `predict` use the running statistics and have no gradients. `train()` and `eval()` change nothing.
 
-The running statistics are floating buffers. Like weights, such buffers are published, saved and averaged over replicas,
-but optimizers do not change them (weights.params).
+The running statistics are buffers. They are published, saved and averaged over replicas like weights.
 """
 
 from __future__ import annotations
@@ -43,8 +41,8 @@ class NormalizedConv(nn.Module):
         self.momentum, self.eps = momentum, eps
 
     def forward(self, x: Tensor, by_batch: bool) -> Tensor:
-        """Convolve and normalize. If `by_batch`, normalize by the batch's statistics and update the running statistics,
-        else normalize by the running statistics.
+        """Convolve and normalize. If `by_batch` is true, use the batch's statistics and update the running statistics.
+        Otherwise, use the running statistics.
         """
         statistics = self.mean, self.variance
         return F.batch_norm(self.conv(x), *statistics, self.scale, self.shift, by_batch, self.momentum, self.eps)
@@ -88,14 +86,14 @@ class DualResidualNetwork(Policy):
         return {"action": Field((), "int64"), "value": Field((), "float32")}
 
     def act(self, step: Batch, state: Batch) -> tuple[Batch, Batch]:
-        """Return the most probable legal action and the value [B] in one row [B]. step: obs, and mask if it exists."""
+        """Return the most probable legal actions and the values, [B] each. step: obs, and mask if it exists."""
         logits, value = self.predict(step["obs"])
         mask = step.get("mask")
         legal = logits if mask is None else logits.masked_fill(~mask, -torch.inf)
         return {"action": legal.argmax(1), "value": value}, state
 
     def unroll(self, batch: Batch, state: Batch) -> Batch:
-        """Return {"logits" [T, B, A], "value" [T, B]} of rows [T, B] of obs. Also update the running statistics."""
+        """Return {"logits" [T, B, A], "value" [T, B]} of observations [T, B, …]. Update the running statistics."""
         if not torch.is_grad_enabled():
             raise RuntimeError("unroll is for learning, but gradients are off; use predict")
         logits, value = self._compute(batch["obs"].flatten(0, 1), by_batch=True)
@@ -123,9 +121,9 @@ class DualResidualNetwork(Policy):
 
 @dataclass(frozen=True)
 class BoardNetworkFactory(PolicyFactory):
-    """Makes a DualResidualNetwork for an environment of planes and Discrete actions. The default sizes are the paper's.
+    """Makes a DualResidualNetwork for a board game. The default sizes are the paper's.
 
-    Raises UserError if the observations are not planes or the actions not Discrete.
+    Raises UserError if observations are not planes of a board, or if actions are not Discrete.
     """
 
     spec: EnvSpec
@@ -162,10 +160,10 @@ class BoardNetworkFactory(PolicyFactory):
 
 
 class FoldedNetwork(nn.Module):
-    """Computes DualResidualNetwork.predict by fewer operations, for acting.
+    """Computes DualResidualNetwork.predict faster, for acting only.
 
-    The normalization (x ∗ W − mean)·scale/deviation + shift becomes one convolution with a bias. The 1×1 convolutions
-    of both heads also become one convolution. `take` copies the weights.
+    Batch normalizations are folded into their convolutions, and the first convolutions of both heads are merged into
+    one. `take` copies the weights of a network.
     dtype: number type of the convolutions. The linear layers keep the network's number type.
     """
 
@@ -208,7 +206,7 @@ class FoldedNetwork(nn.Module):
 
 
 def folded(conv: NormalizedConv) -> tuple[Tensor, Tensor]:
-    """Compute in float64 the weight [out, in, k, k] and bias [out] of one convolution that is equal to `conv`."""
+    """Return weight and bias, in float64, of a convolution that equals `conv` with its normalization."""
     factor = conv.scale.double() * (conv.variance.double() + conv.eps).rsqrt()
     return conv.conv.weight.double() * factor.view(-1, 1, 1, 1), conv.shift.double() - conv.mean.double() * factor
 
@@ -216,7 +214,7 @@ def folded(conv: NormalizedConv) -> tuple[Tensor, Tensor]:
 def _empty_conv(like: nn.Conv2d, filters: int, dtype: torch.dtype) -> nn.Conv2d:
     """Make a convolution like `like`, but with `filters` filters and a bias.
 
-    The weights are channels last, which is faster for planes on a CPU.
+    The weights are in channels-last order, which is faster on a CPU.
     """
     kernel, around = like.kernel_size[0], like.padding[0]
     conv = nn.Conv2d(like.in_channels, filters, kernel, padding=around, dtype=dtype, device=like.weight.device)

@@ -1,16 +1,15 @@
 """Surgery: growth of a trained network, for new observations, actions or sizes of layers.
 
-The method is that of OpenAI et al. 2019, Dota 2, Appendix B. For inputs of the old network, the grown network computes
-the same outputs, bitwise if the matrix product adds in the same order. In a layer's weights [rows, columns], old rows
-keep their weights and have 0 in new columns. New rows have random weights, as in an untrained network, so that they
-differ from each other, except the rows of an action's new values, which are 0.
+The method is that of OpenAI et al. 2019, Dota 2, Appendix B. For the old network's inputs, the grown network computes
+the same outputs (bitwise, if the matrix product adds in the same order). In a layer's weights, rows belong to outputs
+and columns to inputs:
 
               old columns               new columns
     old rows  old weights               0
     new rows  random, or 0 for actions  random, or 0 for actions
 
-The zeros in new columns get a gradient in the first update. An optimizer's statistics of old weights move with the
-weights. Statistics of new weights start as in a new optimizer.
+New rows have random weights, as in an untrained network. Rows of new actions are 0. The zeros get a gradient in the
+first update. An optimizer's statistics of old weights are kept. Those of new weights start as in a new optimizer.
 """
 
 from __future__ import annotations
@@ -30,10 +29,11 @@ Arrays = Mapping[str, np.ndarray]
 
 
 def tensor_axes(net: nn.Module) -> tuple[dict[str, TensorAxes], dict[str, str]]:
-    """Return two dicts by the tensors' names in the state_dict: each tensor's axes, and each tensor's key, which finds
-    the same tensor in another network. A tensor that is missing in the dict `axes` of its module never grows. The dict
-    `stable` of a module maps paths of inner modules to names for the keys, because another network may lack these
-    modules or have them at other paths.
+    """Return two dicts by the names in the state_dict: {name: axes of the tensor} and {name: key of the tensor}.
+
+    A tensor has the same key in every network. A module's dict `axes` describes the axes of its tensors. Tensors
+    without an entry never grow. A module's dict `stable` gives keys to inner modules whose paths differ between
+    networks.
     """
     modules = {f"{path}.": vars(module) for path, module in net.named_modules()}
     stable = {p + k: name for p, own in modules.items() for k, name in own.get("stable", {}).items()}
@@ -49,8 +49,9 @@ def tensor_axes(net: nn.Module) -> tuple[dict[str, TensorAxes], dict[str, str]]:
 
 @dataclass(frozen=True)
 class AxisMatch:
-    """Match of an old axis with a new axis: index old[i] becomes index new[i]. silent: new indices whose numbers start
-    at 0. missing: observations, parts of actions, or tasks that the new axis lacks.
+    """Match of an axis before and after growth: index old[i] becomes index new[i].
+    `silent`: new indices where numbers start at 0.
+    `missing`: observations, parts of actions, or tasks that the new axis lacks.
     """
 
     old: np.ndarray
@@ -60,9 +61,7 @@ class AxisMatch:
 
 
 def match_axes(name: str, before: Axis, after: Axis) -> AxisMatch:
-    """Match an axis of the tensor `name` before and after growth. Raises UserError if numbers of the tensor would be
-    lost.
-    """
+    """Match an axis of the tensor `name` before and after growth. Raises UserError if the tensor would lose numbers."""
     there, at = dict[str, tuple[AxisSegment, np.ndarray]](), 0
     for s in after:
         there[s.name] = s, np.arange(at, at + s.size).reshape(s.shape)
@@ -90,8 +89,9 @@ def match_axes(name: str, before: Axis, after: Axis) -> AxisMatch:
 
 @dataclass(frozen=True)
 class TensorGrowth:
-    """Tells how one tensor of the new network is made. source: the tensor's name in the old network, or None for a new
-    tensor. matches: matches of old and new indices, one per axis.
+    """Recipe for one tensor of the new network.
+    `source`: the tensor's name in the old network, or None for a new tensor.
+    `matches`: one AxisMatch per axis.
     """
 
     axes: TensorAxes
@@ -99,7 +99,7 @@ class TensorGrowth:
     matches: tuple[AxisMatch, ...]
 
     def keep(self, old: np.ndarray, new: np.ndarray, deaf: bool = True) -> np.ndarray:
-        """Return `new` with the numbers of `old` at their new indices. deaf: whether old rows get 0 in new columns."""
+        """Return `new` with the numbers of `old` inserted. deaf: whether new columns of old rows become 0."""
         out = np.array(new)
         if deaf and self.matches and self.axes.fill is None:
             out[self.matches[0].new] = 0.0
@@ -107,7 +107,7 @@ class TensorGrowth:
         return out
 
     def fresh(self, new: np.ndarray) -> np.ndarray:
-        """Return the tensor's initial numbers, made from the same tensor `new` of an untrained network."""
+        """Return the tensor's initial numbers. new: this tensor in an untrained network."""
         out = np.array(new) if self.axes.fill is None else np.full_like(new, self.axes.fill)
         for i, match in enumerate(self.matches):
             np.moveaxis(out, i, 0)[match.silent] = 0.0
@@ -115,8 +115,8 @@ class TensorGrowth:
 
 
 class NetworkGrowth:
-    """Makes each tensor of the network `new` from a tensor of the network `old`. Raises UserError if numbers would be
-    lost, or if added numbers do not belong to an observation, an action or an existing layer.
+    """Grows the network `old` to the sizes of the network `new`. Raises UserError if numbers would be lost, or if the
+    new network has more layers or other activations.
     """
 
     def __init__(self, old: ActorCritic, new: ActorCritic):
@@ -145,7 +145,7 @@ class NetworkGrowth:
 
     @property
     def changed(self) -> dict[str, tuple[tuple[int, ...] | None, tuple[int, ...]]]:
-        """(Shape before, shape after) of each tensor that grows, by name. A new tensor's shape before is None."""
+        """Shapes of each tensor that grows, before and after growth, by name. For a new tensor, the first is None."""
         before, after = self.shapes
         both = {name: (before.get(growth.source or ""), after[name]) for name, growth in self.tensors.items()}
         return {name: shapes for name, shapes in both.items() if shapes[0] != shapes[1]}
@@ -157,8 +157,8 @@ class NetworkGrowth:
         return sorted({part for parts in found for part in parts})
 
     def grow(self, state: Arrays, fresh: Arrays) -> dict[str, np.ndarray]:
-        """Return the new network's tensors. state: the old network's tensors. fresh: tensors of an untrained new
-        network.
+        """Return the tensors of the grown network. state: those of the old network. fresh: those of an untrained new
+        one.
         """
         changed, out = self.changed, dict[str, np.ndarray]()
         modules = {name.rpartition(".")[0] for name in changed}
@@ -170,8 +170,9 @@ class NetworkGrowth:
         return out
 
     def grow_statistics(self, flat: np.ndarray, rest: float = 0.0) -> np.ndarray:
-        """Return an optimizer statistic for the new network, in parameter order. flat: the statistic of the old
-        network. rest: value for new weights.
+        """Return a vector of optimizer statistics for the new network's parameters.
+
+        `flat`: this vector for the old network. `rest`: value for new weights.
         """
         (before, after), (old_names, new_names) = self.shapes, self.parameters
         sizes = [int(np.prod(before[name], dtype=np.int64)) for name in old_names]
@@ -186,6 +187,5 @@ class NetworkGrowth:
 
 
 def _activations(net: ActorCritic) -> str:
-    """Return the class names of the activations, which are not visible in the tensors."""
     found = {type(m).__name__ for m in net.modules() if type(m).__module__ == nn.ReLU.__module__}
     return " and ".join(sorted(found)) or "none"

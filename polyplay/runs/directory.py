@@ -37,7 +37,7 @@ from polyplay.runs.flags import flag
 
 
 def current_rows(file: Path, *numbers: str) -> list[Row]:
-    """Return a log's rows with the entries `numbers`, in order of frames, without rows that a resumed run replaced."""
+    """Return a log's rows with the entries `numbers`, in order of frames. Omit rows that a resumed run replaced."""
     rows: list[Row] = []
     for row in read_lines(file, "frames", "wall_seconds", *numbers):
         while rows and rows[-1]["frames"] > row["frames"]:
@@ -69,7 +69,7 @@ class DirectoryLock:
         self.take()
 
     def take(self) -> None:
-        """Take the lock, even if the directory was deleted and recreated. Raises OSError, or UserError if taken."""
+        """Take the lock, even if the directory was recreated. Raises OSError, or UserError if it is taken."""
         fd = platform.open_file(self.path, os.O_RDWR | os.O_CREAT)
         if not _lock(fd) and not _lock(fd, after=0.05):
             who = parse_json(platform.pread(fd, 4096, 0))
@@ -115,7 +115,7 @@ def is_locked(directory: Path) -> bool:
 
 
 def _lock(fd: int, shared: bool = False, after: float = 0.0) -> bool:
-    """Try to lock a file, and return success. A call of `is_locked` may hold the lock. Raises OSError."""
+    """Wait `after` seconds, then try to lock a file. Return success. Raises OSError."""
     time.sleep(after)
     try:
         return platform.lock(fd, shared)
@@ -143,7 +143,7 @@ SAVE, END = ".save", ".end"  # names of these files in the run's directory
 
 
 def take_request(directory: Path, name: str = SAVE) -> bool:
-    """Tell whether another program made the request `name` (SAVE or END) since the last call. Remove its file."""
+    """Tell whether another program made the request `name` (SAVE or END) since the last call. Remove the request."""
     with contextlib.suppress(OSError):
         os.unlink(directory / name)
         return True
@@ -180,7 +180,7 @@ def lock_holder(directory: Path) -> int | None:
 
 
 def _has_open(pid: int, directory: Path) -> bool:
-    """Tell whether a process has the lock file open, so that the file does not name an earlier holder of the lock."""
+    """Tell whether a process has the lock file open. If not, the lock file names an earlier process."""
     with contextlib.suppress(Exception):  # includes the exceptions of psutil
         return platform.has_open(pid, directory / LOCK_FILE)
     return False
@@ -206,13 +206,13 @@ WORD = "read that, then say --trust"
 def check_trust(
     directory: Path, config: Row, trust: bool, given: Collection[str] = (), word: str = WORD, where: str = "RUN"
 ) -> list[str]:
-    """Return a line about each piece of code that the run's files name, because opening the run executes this code.
-    Raises UserError if the run names code, was made elsewhere, and `trust` is false.
+    """Return a line about each piece of code that the run's files name. Opening the run executes this code.
 
-    config: contents of config.json.
-    given: options set by the caller, who may name any code there.
-    word: advice at the end of the error message.
-    where: beginning of the error message.
+    Raises UserError if the run names code, was made elsewhere, and `trust` is false.
+    `config`: contents of config.json.
+    `given`: options that the caller sets. Code in these options needs no trust.
+    `word`: advice at the end of the error message.
+    `where`: beginning of the error message.
     """
     code = [(option_title(option), name) for option, name in code_of(config) if option not in given]
     if code and not trust and not is_ours(config):
@@ -229,8 +229,8 @@ def option_title(option: str) -> str:
 
 
 def check_program(path: Path, record: Row, trust: bool) -> None:
-    """Check a recorded evaluation before it is repeated. Raises UserError if it executes a command, was recorded
-    elsewhere, and `trust` is false. record: contents of the file `path`.
+    """Check a recorded evaluation before it is repeated. Raises UserError if it executes a command, was recorded on
+    another machine or by another user, and `trust` is false. record: contents of the file `path`.
     """
     name = str(record.get("against"))
     if name.startswith(PROGRAM) and not trust and not _is_signed(record.get("signature"), _played(record)):
@@ -239,7 +239,7 @@ def check_program(path: Path, record: Row, trust: bool) -> None:
 
 
 def check_named(where: Path, other: Row, config: Row) -> None:
-    """Raise UserError if `other`, read from a run's file, names code that `config` (config.json) does not name."""
+    """Raise UserError if `other`, read from a run's file, names code that config.json (`config`) does not name."""
     known = {name for _, name in code_of(config)}
     for option, name in code_of(other):
         if name not in known:
@@ -265,7 +265,7 @@ def code_of(config: Row) -> list[tuple[str, str]]:
 
 
 def _tasks_in(name: str) -> list[str]:
-    """Return the environments that the --env value `name` lists. Read no file and call no function that lists tasks."""
+    """Return the environments that `name`, a value of --env, lists. Do not read files or call functions."""
     try:
         words = task_words(name)
     except UserError:  # a file, a function, or a list that is refused later
@@ -300,7 +300,7 @@ def is_ours(config: Row) -> bool:
 
 
 def _played(record: Row) -> list[Any]:
-    """Return the fields of an evaluation that its signature covers."""
+    """Return the fields of an evaluation that are signed."""
     return [record.get("against"), record.get("checkpoint_sha256"), record.get("finished")]
 
 
@@ -365,12 +365,10 @@ RunDescription = Mapping[str, Any]  # entries of config.json: system, config, op
 
 
 def rewind(directory: Path, counters: Mapping[str, Any], say: Callable[[str], None]) -> None:
-    """Remove the log lines that a run wrote after the checkpoint with these counters, because the resumed run will
-    write them again. Also remove damaged lines, and report their number by `say`. Each changed file is replaced as a
-    whole.
+    """Remove the log lines that a run wrote after a checkpoint, because the resumed run writes them again.
 
-    If a game ended before the checkpoint but was logged afterward, the game's line stays, with the checkpoint's frames
-    and steps. Raises OSError.
+    Also remove damaged lines, and report their number by `say`. If a game ended before the checkpoint, its line stays,
+    even if it was logged later. Each changed file is replaced atomically. Raises OSError.
     """
     steps, updates = counters["steps"], counters["updates"]
     learnt, played = counters.get("agents", {"0": updates}), max(updates, 1)  # the update's match is played again
@@ -430,7 +428,7 @@ def _delivery(line: Any) -> bool:
 
 
 def _cut(path: Path, whole: Callable[[Any], bool], keep: Callable[[Any], Any], say: Callable[[str], None]) -> None:
-    """Rewrite a file of JSON lines without damaged lines. keep: returns the line to write, or None to remove it."""
+    """Replace each line of a JSON lines file by `keep(line)`. Remove damaged lines, and those where this is None."""
     if not path.is_file():
         return
     before, after, damaged = path.read_bytes(), [], 0
@@ -457,7 +455,7 @@ def write_config(directory: Path, run: RunDescription) -> None:
 
 
 def amend_config(directory: Path, run: RunDescription, was: Row | None = None) -> None:
-    """Record a resume in config.json: new options, time, machine and versions. was: values before the resume."""
+    """Record a resume in config.json: new options, time, machine and versions. was: notes about earlier values."""
     contents = read_config(directory, population=True)
     ours = is_ours(contents)
     contents |= {k: run[k] for k in ("config", "options", "sources")}
@@ -467,9 +465,10 @@ def amend_config(directory: Path, run: RunDescription, was: Row | None = None) -
 
 
 def read_config(directory: Path, whole: bool = False, population: bool = False) -> Row:
-    """Read a run's config.json. Raises UserError if the file is missing, damaged or of another schema, or, unless
-    `population` is true, if the run is a population (runs trained together). whole: require all entries that a resume
-    needs.
+    """Read a run's config.json. Raises UserError if the file is missing or damaged, or has another schema.
+
+    `whole`: whether to require all entries that a resume needs.
+    `population`: whether to accept a population (runs trained together). If false, a population raises UserError.
     """
     path = Path(directory) / "config.json"
     try:
@@ -613,7 +612,7 @@ def read_part(directory: Path, name: str) -> Row:
 
 
 def _of_members(directory: Path) -> Row:
-    """Return the counters of a population that has not ended, from those of its members."""
+    """Return the total counters of a population that has not ended."""
     population = read_population(directory)
     best = store.best_member(population["members"])
     totals = {name: sum(m[name] for m in population["members"]) for name in ("frames", "steps")}

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 def meanings(cls: type) -> dict[str, str]:
-    """Return {field: description}. A description consists of the comments from a field's line to the next field."""
+    """Return {field: description}. The description is the text of all comments from the field to the next one."""
     found = dict[str, str]()
     for base in reversed(cls.__mro__):
         if not vars(base).get("__annotations__"):
@@ -85,7 +85,7 @@ def read_flags(
 ) -> tuple[T, set[str]]:
     """Parse flags into an instance of the dataclass `cls`. Also return the names of the fields that were given.
 
-    modes: other dataclasses of options, used only in help and messages. A mode is selected by its first option.
+    modes: dataclasses of other modes, for help and messages. The first option of a dataclass selects its mode.
     """
     own, apart = option_types(cls), {flag(next(iter(option_types(mode)))): mode for mode in modes}
     if wants_help(args):
@@ -140,7 +140,7 @@ def split_flags(args: Sequence[str], options: OptionTypes, command: str) -> dict
 
 
 def nearest_flag(word: str, names: Iterable[str], spell: Callable[[str], str]) -> str:
-    """Return the end of a message about an unknown option: the nearest name, else all names or the way to list them."""
+    """Return the end of a message about an unknown option: the nearest name, or all names, or a hint to --help-all."""
     names = list(names)
     known = [*names, *(a for a in ALIASES if ALIASES[a] in names)]
     found = [name for name in ELSEWHERE.get(word, "").split() if name in names]
@@ -173,7 +173,7 @@ class Word(str):
         return [Word(part) for part in re.split(ASSIGNED if "=" in self else ",", self) if part]
 
     def read(self, hint: object) -> object:
-        """Convert the text to type `hint`; a wrong choice or boolean stays text. Raises ValueError for a bad number."""
+        """Convert the text to type `hint`. Raises ValueError for a bad number. A wrong choice or boolean stays text."""
         if get_origin(hint) is Literal:
             return next((choice for choice in get_args(hint) if str(choice) == self), str(self))
         if hint is bool:

@@ -1,4 +1,4 @@
-"""Load a run from its directory: system, options, a checkpoint, and the crew of its workers, which is still empty."""
+"""Load a run from its directory: system, options and checkpoints. Also check whether the run can resume."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ def remember(directory: Path, settings: Settings, options: RunOptions) -> None:
 
 
 def find_objects(directory: Path, config: Row) -> dict[str, Any]:
-    """Find a run's objects in the user's program; return {option: object}. A missing object becomes a function that
-    raises UserError when called, because a command may not need this object. config: options in config.json.
+    """Find a run's objects, such as its network, by name in the user's program. Return {option: object}. If an object
+    is not found, return a function that raises UserError when it is called. config: options in config.json.
     """
     found: dict[str, Any] = {}
     for name in FIELDS:
@@ -124,14 +124,13 @@ def load_run(
     given: Mapping[str, Any] | None = None,
     learns: bool = False,
 ) -> tuple[Page, Settings, RunOptions, Row]:
-    """Load a run. Return (page of its system, settings, options, contents of config.json). Print a line about each
-    piece of code that the run's files name.
+    """Load a run. Return (page of its system, settings, options, contents of config.json). If the run's files name code
+    of the user, print a line about it.
 
-    given: objects of the run, such as its environment class or network.
-    learns: whether training continues. Without training, the default replaces an optimizer or loss that was an object.
-
-    Raises UserError if the run names code and was made elsewhere, unless `trust` is true. Raises UserError if the run
-    is a population, unless `population` is true.
+    `given`: objects of the run, such as its environment class or network.
+    `learns`: whether training continues. If not, an optimizer or loss that was an object becomes the default.
+    Raises UserError if the run is a population and `population` is false. Raises UserError if the run names code and
+    was made elsewhere, and `trust` is false.
     """
     config = read_config(directory, whole=True, population=population)
     known = _given.get(directory.resolve(), {})
@@ -183,9 +182,11 @@ FAULTS = ("step_timeout", "max_restarts")  # options about faults of environment
 
 
 def crew_of(options: RunOptions, population: bool = False) -> Crew:
-    """Make a crew, to which the run's workers are added later, from a run's options. Also restrict this process to
-    `options.cores` cores. population: other machines run whole members of a population, not single workers. Raises
-    UserError.
+    """Make an empty crew, the object to which a run's workers are added. Restrict this process to `options.cores`
+    cores.
+
+    `population`: whether the run is a population, whose other machines train whole members.
+    Raises UserError if an option does not fit this machine or another option.
     """
     process.keep_to(options.cores)
     if options.compile == "on" and cxx_compiler() is None:
@@ -209,7 +210,7 @@ def crew_of(options: RunOptions, population: bool = False) -> Crew:
 
 
 def wire_system(page: Page, settings: Settings, crew: Crew) -> System:
-    """Add a system's workers to the crew, and return the system. Raises UserError, for example if memory is short."""
+    """Add a system's workers to `crew`, and return the system. Raises UserError if an option does not fit."""
     from polyplay.nets.layers import outlines
 
     try:
@@ -230,7 +231,6 @@ def wire_system(page: Page, settings: Settings, crew: Crew) -> System:
 
 
 def _check_lanes(crew: Crew) -> None:
-    """Raise UserError if the run's lanes (parallel environments) cannot be divided among tasks by their weights."""
     for role in crew.roles:
         if role.envs is not None and (n := len(role.envs.spec.order)) and (lanes := role.n * role.envs.lanes) % n:
             workers = f" of {role.n} workers (role {role.name})" if role.n > 1 else ""
@@ -264,9 +264,9 @@ BEGINNING = {"steps": 0, "frames": 0, "updates": 0}
 
 
 def find_checkpoint(directory: Path, say: Callable[[str], None]) -> tuple[Path | None, Row]:
-    """Return the checkpoint to resume from, and its counters. If the run made no checkpoint, return None and counters
-    of 0. Call `say` with a line about each damaged checkpoint. Raises UserError if all checkpoints are damaged, or if
-    the run has made updates but has no checkpoint.
+    """Find the checkpoint to resume from. Return (path, counters), or (None, zeros) if the run has no updates yet.
+    `say` is called with a line about each damaged checkpoint. Raises UserError if all checkpoints are damaged or
+    deleted.
     """
     if not checkpoint.everything(directory):
         learnt = any(row["updates"] for row in read_lines(directory / "metrics.jsonl", "updates"))
@@ -281,7 +281,7 @@ def find_checkpoint(directory: Path, say: Callable[[str], None]) -> tuple[Path |
 
 
 def steps_learnt(found: Path | None) -> float:
-    """Return the agent steps trained on, summed over the agents of a checkpoint. Return 0 without a checkpoint."""
+    """Return the number of agent steps that the checkpoint's agents have learned from, or 0 without a checkpoint."""
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         if found is not None:
             saved = checkpoint.OpenCheckpoint(found)
@@ -292,8 +292,8 @@ def steps_learnt(found: Path | None) -> float:
 def finished(
     directory: Path, found: Path | None, plan: Plan, counters: Row, options: RunOptions, changes: Mapping[str, Any]
 ) -> str:
-    """Return a sentence that says why a run is finished and which command extends it. Return "" if work is left: for
-    example, if learners have not trained on all rollouts. found: the checkpoint to resume from.
+    """If the run is finished, return a sentence with the reason and with the command that extends the run. Otherwise
+    return "". found: the checkpoint to resume from.
     """
     summary = read_summary(directory)
     seconds = summary["wall_seconds"] if is_row(summary, ("wall_seconds",)) else 0.0
@@ -317,8 +317,9 @@ def sizes_of(settings: Settings) -> Row:
 
 
 def sizes_changed(config: Row, before: Settings, now: Settings, crew: Crew, steps: int) -> str:
-    """Describe which numbers of lanes (parallel environments) and workers have changed since the checkpoint of `steps`
-    agent steps. Return "" if none has changed. Raises UserError if one has changed but the run saves a replay buffer.
+    """Describe which numbers of lanes (parallel environments) and workers differ from those at the checkpoint of
+    `steps` agent steps. If none differs, return "". Raises UserError if one differs and the run saves a replay buffer,
+    because the buffer stores each lane separately.
     """
     saved = sizes_of(before)
     for entry in reversed(config["resumed"]):  # a resume stores the numbers before it

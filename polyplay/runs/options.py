@@ -50,7 +50,7 @@ GROUPS = {  # other options of a system are in the group algorithm, other option
 
 
 def grouped(page: Iterable[str], run: Iterable[str]) -> dict[str, list[str]]:
-    """Return {group: its options} for --help, without empty groups. page, run: options of the system and of any run."""
+    """Return {group: names of its options} for --help. page: options of the system. run: options that every run has."""
     home = {name: group for group, names in GROUPS.items() for name in names.split()}
     order, others = list(home), {**dict.fromkeys(page, "algorithm"), **dict.fromkeys(run, "run")}
     found: dict[str, list[str]] = {group: [] for group in GROUPS}
@@ -64,8 +64,10 @@ COMMON += "learning_rate gamma network hidden device dry_run"  # options that mo
 
 
 def show_options(defaults: Sequence[object], command: str, about: str, whole: bool) -> NoReturn:
-    """Raise Help, which prints the options. defaults: a system's Config, if any, and RunOptions. whole: print all
-    options instead of only those in COMMON.
+    """Raise Help, whose text lists the options with their default values.
+
+    `defaults`: objects with the default values: a system's Config, if any, and RunOptions.
+    `whole`: whether to list all options, not only those in COMMON.
     """
     *page, run = (flags.option_types(type(of)) for of in defaults)
     short = [name for name in COMMON.split() if name in {**run, **(page[0] if page else {})}]
@@ -93,9 +95,7 @@ def parse_changes(words: Iterable[str]) -> tuple[HyperparameterSchedule, ...]:
 
 
 def _point(word: str, part: str) -> SchedulePoint:
-    """Parse VALUE@AT. A whole number AT other than 0 counts agent steps. Any other AT is a fraction of the run. Raises
-    UserError.
-    """
+    """Parse VALUE@AT. A whole number AT above 0 counts agent steps. Any other AT is a fraction of the run."""
     value, _, place = part.partition("@")
     with contextlib.suppress(ValueError):
         text = flags.expand_suffix(place)
@@ -106,11 +106,12 @@ def _point(word: str, part: str) -> SchedulePoint:
 
 
 def check_changes(crew: Any, types: flags.OptionTypes) -> Lines:
-    """Check the scheduled hyperparameters, and return the line of the plan that lists them, or [] without a schedule.
+    """Check the hyperparameters that --change schedules. Return a line of the plan that lists them, or [] without any.
 
-    crew: the run's workers before their start. types: {option: type} of the system. Raises UserError if a
-    hyperparameter is unknown or is copied between agents of a league, if a value is out of range, or if times are out
-    of order.
+    `crew`: the run's workers before their start.
+    `types`: {option: type} of the system.
+    Raises UserError if a hyperparameter is unknown, if a value is out of range, if times are out of order, or if the
+    agents of a league copy the hyperparameter from each other.
     """
     if not crew.schedules:
         return []
@@ -136,7 +137,7 @@ def check_changes(crew: Any, types: flags.OptionTypes) -> Lines:
 
 
 def scheduled_names(words: Iterable[str]) -> set[str]:
-    """Return the hyperparameters that --change names. Raises UserError."""
+    """Return the names of the hyperparameters that --change schedules. Raises UserError if it has a wrong form."""
     return {schedule.name for schedule in parse_changes(words)}
 
 
@@ -270,9 +271,7 @@ Choice = tuple[Settings, RunOptions, Sources]
 
 
 def spoken_name(page: Page) -> str:
-    """Return a system's name as written in a command. The name of a population (runs that are trained together) is
-    followed by `--over` and the system of its members, whose options the command also takes.
-    """
+    """Return a system's name as in a command: `ppo`, or `pbt --over ppo` for a population of ppo runs."""
     return page.name + (f" --over {page.over.name}" if page.over else "")
 
 
@@ -302,8 +301,9 @@ def parse(page: Page, args: Sequence[str], verb: str = "train", file: OptionFile
 
 
 def made_from(env: Any) -> tuple[str, dict[str, Any]]:
-    """Return the Gymnasium id and keyword arguments with which workers can make more environments like `env`. Raises
-    UserError if Gymnasium did not make `env`, or if `env` was wrapped later.
+    """Return the Gymnasium id and the keyword arguments with which workers can make copies of `env`.
+
+    Raises UserError if Gymnasium did not make `env`, or if `env` was wrapped later.
     """
     import gymnasium
 
@@ -317,8 +317,9 @@ def made_from(env: Any) -> tuple[str, dict[str, Any]]:
 
 
 def resolve(page: Page, file: OptionFile | None = None, **overrides: object) -> Choice:
-    """Return (settings, options, sources) from Python keywords. A keyword's value may be a callable if the command line
-    takes `module:callable`. Raises UserError.
+    """Return (settings, options, sources) from Python keywords. Raises UserError if a keyword or value is not allowed.
+
+    If the command line takes `module:callable` for an option, the keyword takes the callable itself, too.
     """
     types = flags.option_types(page.Config, RunOptions)
     overrides = {k: v for k, v in overrides.items() if (k, v) != ("frames", None)}
@@ -333,9 +334,7 @@ def resolve(page: Page, file: OptionFile | None = None, **overrides: object) -> 
 
 
 def _choose(page: Page, given: Mapping[str, object], source: str, file: OptionFile | None) -> Choice:
-    """Choose the value of each option: the given value, else that of the file, else that of the preset, else the
-    default. If an error message names options of the file, append the file's values to the message.
-    """
+    """Choose the value of each option: from `given`, or else from the file, the preset or the default."""
     if file is None:
         return _chosen(page, given, source, {}, {})
     written = file.checked(page.name, flags.option_types(page.Config, RunOptions), given)
@@ -351,10 +350,10 @@ def _choose(page: Page, given: Mapping[str, object], source: str, file: OptionFi
 def _chosen(
     page: Page, given: Mapping[str, object], source: str, orders: Mapping[str, object], usual: Mapping[str, object]
 ) -> Choice:
-    """Do the work of `_choose`. The preset is a value's source only if the preset differs from the default.
+    """Choose the values as in `_choose`.
 
-    orders: values of the file that the user chose.
-    usual: other values of the file. The preset or default is the source of a value that is equal to it.
+    `orders`: values of the file that the user chose.
+    `usual`: values of the file that came from a preset or a default.
     """
     types = flags.option_types(page.Config, RunOptions)
     orders, given = listed(orders), listed(given)
@@ -381,7 +380,7 @@ def _chosen(
 
 
 def listed(given: Mapping[str, Any]) -> Mapping[str, Any]:
-    """If `--env` is @FILE or @module:function, replace `--env` by the tasks in the file or list. Raises UserError."""
+    """If `--env` names a list of tasks, as @FILE or @module:function, write the tasks into it. Raises UserError."""
     env = given.get("env")
     if not isinstance(env, str) or not env.startswith("@") or "," in env or env == ATARI57:
         return given
@@ -402,7 +401,6 @@ def listed(given: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _with_layers(settings: Settings, options: RunOptions) -> Settings:
-    """Write --hidden and --activation into the setting `network`, as in mlp(256,256,relu). Raises UserError."""
     if "network" not in vars(settings):
         raise UserError("--hidden, --activation: given, but this system's network has --blocks and --filters: set them")
     if callable(settings.network):
@@ -412,9 +410,8 @@ def _with_layers(settings: Settings, options: RunOptions) -> Settings:
 
 
 def _preset(page: Page, given: Mapping[str, object], before: object = None) -> tuple[str, Settings]:
-    """Return (name, configuration) of the given preset, or else of the preset that fits the environment.
-
-    before: the preset stored in an option file, which is used instead of the preset that fits.
+    """Return (name, configuration) of the preset in `given`. If the user gave none, use the preset `before` of an
+    option file. Without it, use the preset that fits the environment.
     """
     name, env = str(given.get("preset", _presets.AUTO)), given.get("env")
     automatic = name == _presets.AUTO
@@ -425,7 +422,7 @@ def _preset(page: Page, given: Mapping[str, object], before: object = None) -> t
 
 
 def _shown(page: Page, name: str, base: Settings, given: Mapping[str, object]) -> dict[str, Any]:
-    """Return the image options that the preset sets for the environment, or {} with --images or a user's system."""
+    """Return the preset's image options for the environment. Return {} with --images, or for a user's own system."""
     if "images" in given or ":" in page.name:
         return {}
     own = {k: v for k, v in given.items() if k in HOW_MADE[:3]}
@@ -468,8 +465,8 @@ def override(options: RunOptions, changes: Mapping[str, object]) -> RunOptions:
 
 
 def adjust(page: Page, settings: Settings, changes: Mapping[str, object]) -> tuple[Settings, dict[str, object]]:
-    """Return the settings of a resumed run, with new values from `changes`, and the changes of other options. Raises
-    UserError if the system lacks an option, or if the option cannot change in a resumed run.
+    """Apply `changes` to the settings of a resumed run. Return the new settings, and the changes that are not options
+    of the system. Raises UserError if the system lacks an option, or if the option cannot change in a resumed run.
     """
     _check_length(changes)
     types = flags.option_types(page.Config)
@@ -485,7 +482,6 @@ def adjust(page: Page, settings: Settings, changes: Mapping[str, object]) -> tup
 
 
 def _check_length(given: Mapping[str, object]) -> None:
-    """Raise UserError if both --frames and --steps set the length of a run."""
     frames, steps = given.get("frames"), given.get("steps")
     if frames is not None and steps is not None:
         raise UserError(f"--frames {frames} and --steps {steps} set the same limit: give one of them")
@@ -537,7 +533,7 @@ def from_json(cls: type[T], data: Mapping[str, object]) -> T:
 
 
 def json_value(value: object) -> object:
-    """Convert an option's value for JSON. A callable becomes its name, which contains < if no import finds the name."""
+    """Convert an option's value for JSON. A callable becomes its `module:name`."""
     if callable(value):
         name = getattr(value, "__qualname__", f"{type(value).__qualname__}.<instance>")
         return f"{getattr(value, '__module__', '?')}:{name}"
@@ -545,7 +541,7 @@ def json_value(value: object) -> object:
 
 
 def replace_known(base: T, given: Mapping[str, object]) -> T:
-    """Return a copy of the dataclass `base` with the values from `given`, apart from names that `base` lacks."""
+    """Return a copy of the dataclass `base` with the values from `given`. Ignore names that `base` lacks."""
     known: Any = base
     return replace(known, **{k: v for k, v in given.items() if k in vars(base)})
 
@@ -561,7 +557,7 @@ MOST_LEFT_OUT = 8  # most values of a preset or default that are left out of a r
 
 
 def _number(value: int, text: str) -> int:
-    """Return a value that an error message allows: rounded up to a multiple, or lowered to a number of rows."""
+    """Return a value that an error message allows: the next multiple, or at most the number of transitions."""
     multiple = re.findall(r"multiples? of (?:the |--[a-z]+ )?([1-9]\d*)", text)
     rows = re.findall(r"([1-9]\d*) (?:transitions|trajectories)", text)
     return -(-value // int(multiple[-1])) * int(multiple[-1]) if multiple else min([value, *map(int, rows[:1])])
@@ -582,7 +578,7 @@ WISHES: dict[str, Any] = {  # option → replacement of a refused value, or a fu
 
 
 def is_order(name: str, sources: Sources) -> bool:
-    """Tell whether the user chose this option's value, rather than a preset, a default or the run."""
+    """Return whether the user chose this option's value. Otherwise a preset, a default or the run itself chose it."""
     source = sources.get(name, "default")
     return not (source in ("default", "chosen") or source.startswith("preset "))
 
@@ -592,7 +588,7 @@ def _in_file(name: str, sources: Sources) -> bool:
 
 
 def left_out(text: str, wishes: Mapping[str, Any]) -> dict[str, Any]:
-    """Return {option: replacement} for values of presets or defaults that an error message refuses."""
+    """Return {option: replacement} for values of presets or defaults that are refused with the error message `text`."""
     found = dict[str, Any]()
     for name, value in wishes.items():
         other = WISHES.get(name, value)
@@ -602,9 +598,9 @@ def left_out(text: str, wishes: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def fitted(settings: Settings, sources: Sources, wire: Callable[[Settings], Any]) -> tuple[Settings, Any, Lines]:
-    """Call `wire` with the settings. Values of presets or defaults (wishes) that `wire` refuses are replaced. Return
-    the settings, the result of `wire`, and plan lines about the replaced values. Raises UserError if a refused value
-    has no replacement. The message adds value and source of each of its options that no command line gave.
+    """Call `wire` with the settings. If `wire` refuses a value of a preset or a default, replace the value and try
+    again. Return (settings, result of `wire`, lines of the plan about replaced values). Raises UserError if a refused
+    value cannot be replaced.
     """
     lines: Lines = []
     while True:

@@ -50,9 +50,10 @@ def check_varied(words: Iterable[str]) -> None:
 
 
 def anew_of(settings: Any, crew: Crew, priors: dict[str, Prior], types: flags.OptionTypes) -> frozenset[str]:
-    """Return the varied options that change the number of lanes (parallel environments) or the length of rollouts, so
-    that a member that copies them must restart its lanes. Raises UserError if an option does not allow a value, or if a
-    value changes the network, the optimizer or the replay buffer.
+    """Return the varied options that change the number of lanes (parallel environments) or the length of rollouts. If a
+    member copies such an option, its lanes must restart.
+
+    Raises UserError if a value is not allowed, or if it changes the network, the optimizer or the replay buffer.
     """
     anew = set[str]()
     for name, prior in priors.items():
@@ -67,7 +68,7 @@ def anew_of(settings: Any, crew: Crew, priors: dict[str, Prior], types: flags.Op
 
 
 def _built(settings: Any, crew: Crew, values: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """Build a member with these values. Return its network, optimizer, replay buffer and lanes. Raises UserError."""
+    """Build a member with these values, and describe its network, optimizer, replay buffer and lanes."""
     other, wired = _presets.wire_member(settings, crew, values)
     if wired.player is not None:
         raise UserError(f"--over: {settings.over} given, but its self-play has no score: choose another system")
@@ -92,7 +93,6 @@ COPIED = {
 
 
 def _refuse(what: str, own: dict[str, dict[str, Any]], other: dict[str, dict[str, Any]]) -> None:
-    """Raise UserError if two members differ in a field of COPIED, because members then could not copy each other."""
     for part, meaning in COPIED.items():
         for name in own[part] | other[part]:
             mine, theirs = own[part].get(name, "absent"), other[part].get(name, "absent")
@@ -110,9 +110,7 @@ SEEDS = 1000  # seeds reserved per population, so that members of two population
 
 @dataclass(frozen=True)
 class MemberRunner:
-    """Callable that trains a member in one session, up to the next decision about the member (see trainer.RunMember).
-    changes: options that the user changed when the population was resumed.
-    """
+    """Callable that trains a member in one session, up to the next decision about it (see trainer.RunMember)."""
 
     directory: Path
     system: str
@@ -120,13 +118,15 @@ class MemberRunner:
     options: RunOptions
     sources: Sources
     score: str
-    changes: Mapping[str, Any] = field(default_factory=dict)
+    changes: Mapping[str, Any] = field(default_factory=dict)  # options that the user changed on a resume
     elsewhere: Callable[..., tuple[str, str]] | None = None  # runs a session on another machine
 
     def __call__(
         self, m: Row, until: int, stopping: Callable[[], str], say: Callable[[str, str], None]
     ) -> trainer.MemberSession:
-        """Train member `m` up to agent step `until`. Raises UserError or WorkerLost if no member could continue."""
+        """Train member `m` up to agent step `until`. If only this member fails, return its failure. Raises UserError or
+        WorkerLost if the other members would fail, too.
+        """
         name, begun = f"member {m['member']:02d}", time.monotonic()
         directory, part = states.Store(self.directory).member(m["member"]), RunSegment(until, stopping)
         output = WarningReader(lambda text: say("caution", f"{name}: {text}"))
@@ -182,7 +182,7 @@ class WarningReader(io.TextIOBase):
         self.before = sys.stdout, sys.stderr  # streams that `warn` prints to
 
     def write(self, text: str) -> int:
-        """Process the complete lines of `text`. An incomplete last line waits until its end arrives."""
+        """Process the complete lines of `text`. Keep an incomplete last line until a later call completes it."""
         *lines, self.rest = (self.rest + text).split("\n")
         for line in lines:
             found = line.removeprefix("polyplay: ").removeprefix("warning ")
@@ -205,8 +205,9 @@ def _newest_counters(directory: Path) -> Row:
 
 
 def last_returns(directory: Path, since: int, score: str = "games") -> tuple[float, ...]:
-    """Return the returns of a member's last games, or of its last evaluation. Games and evaluations up to agent step
-    `since` are ignored. score: "games" or "evaluations".
+    """Return the returns of a member's last games or of its last evaluation, made after agent step `since`.
+
+    `score`: "games" or "evaluations".
     """
     if score == "evaluations":
         rows = [row for row in read_lines(directory / "evaluations.jsonl", "steps") if row["steps"] > since]
@@ -220,7 +221,7 @@ def last_returns(directory: Path, since: int, score: str = "games") -> tuple[flo
 
 
 def _mean_scores(directory: Path, games: list[Row]) -> tuple[float, ...]:
-    """Return the mean score over tasks, once for each of the last games, or () if a task has no game yet."""
+    """Return the mean score over tasks, repeated for each of the last games. Return () if a task has no game yet."""
     words = task_words(run_files.read_config(directory)["config"]["env"])
     returns = TaskReturns(tuple(name for name, _ in words), fewest=1)
     for game in games:
@@ -235,7 +236,7 @@ def newest_steps(directory: Path) -> int:
 
 
 def _tail(path: Path, numbers: tuple[str, ...]) -> Iterator[Row]:
-    """Yield, from the end of a file of JSON lines, the rows that have all keys in `numbers`."""
+    """Yield the last rows of a file of JSON lines. Rows that lack a key of `numbers` are skipped."""
     with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
         file.seek(max(0, path.stat().st_size - TAIL))
         for line in file.read().split(b"\n"):
@@ -286,7 +287,6 @@ class PopulationSession(Supervisor):
         self.panel.screen.warn(text)
 
     def _close(self) -> Row:
-        """Stop the trainers, and write and return the summary. The run has failed if all its members have failed."""
         self.closing = True
         self.crew.stop()
         with contextlib.suppress(Exception):
@@ -388,9 +388,7 @@ def _check_code(store: states.Store, config: Row) -> None:
 
 
 def _extend(store: states.Store, plan: trainer.PopulationPlan, changes: Mapping[str, Any]) -> None:
-    """Let members continue after a lost session, or after their end if the population now trains longer. Failed members
-    that found no donor (another member to copy) search again.
-    """
+    """Let interrupted members continue. If the population now trains longer, finished members continue, too."""
     with store.locked() as population:
         further = population["total"] != plan.total or any(
             changes.get(name) is not None for name in ("frames", *run_options.LIMITS)
@@ -400,7 +398,7 @@ def _extend(store: states.Store, plan: trainer.PopulationPlan, changes: Mapping[
             if goes_on.get(m["state"]):
                 m["state"] = states.WAITING
             if m["state"] != states.FAILED or m["falls"] >= trainer.DRAWS:
-                m["falls"] = 0
+                m["falls"] = 0  # a failed member that found no other member to copy searches again
         population |= plan.about()
         store.write(population)
 
@@ -461,7 +459,7 @@ def _go(
     begin: Callable[[Row], None],
     changes: Mapping[str, Any] | None = None,
 ) -> RunResult:
-    """Run the population, or in a dry run print its plan. begin: function that records the start or resume on disk."""
+    """Run the population, or in a dry run only print its plan. begin: function that records the start on disk."""
     if options.dry_run:
         console = terminal.default_console()
         shown = [("run", f"{directory} (dry run: nothing is written)"), *lines]
@@ -483,7 +481,6 @@ def _go(
 def _runner(
     directory: Path, settings: Any, options: RunOptions, sources: Sources, changes: Mapping[str, Any]
 ) -> MemberRunner:
-    """Return the function that trains a member for one session, with the member's options."""
     own: Settings = _presets.member_settings(settings)
     types = flags.option_types(type(own), RunOptions).keys() - {*HOSTS}
     kept, changed = ({k: v for k, v in given.items() if k in types} for given in (sources, changes))
@@ -491,7 +488,7 @@ def _runner(
 
 
 def _elsewhere(crew: Crew, options: RunOptions) -> Callable[..., tuple[str, str]] | None:
-    """Return the callable that runs sessions on other machines, or None if there are no other machines."""
+    """Return a function that runs a member's session on another machine, or None without other machines."""
     if crew.cluster is None:
         return None
     from polyplay.runs.remote_members import RemoteMembers

@@ -51,7 +51,6 @@ def population_report(directory: Path, population: Row, rows: Sequence[Row]) -> 
 
 
 def _table(population: Row, rows: Sequence[Row]) -> Table:
-    """Return a table of members. On a narrow terminal, the columns of varied options are cut first."""
     copies = {
         r["member"]: f"{member_name(r['donor'])} at {short_count(r['steps'])}" for r in rows if r["donor"] is not None
     }
@@ -70,7 +69,7 @@ def _table(population: Row, rows: Sequence[Row]) -> Table:
 
 
 def winning_line(member: Row, rows: Sequence[Row]) -> list[store.Segment]:
-    """Return a member's ancestors and the member, from first to last. If `rows` lack it, return the member alone."""
+    """Return the ancestors of a member, from the first on, followed by the member itself."""
     alone = store.Segment(member["member"], 0, member["steps"], member["values"])
     return store.ancestry(rows, member["member"], member["steps"]) or [alone]
 
@@ -110,7 +109,9 @@ def score_text(score: float | None) -> str:
 
 class PopulationPanel:
     """Terminal output of a population in training. Call `begin` first, then `show` and `decision` repeatedly, and `end`
-    last. Print a warning by `screen.warn`. quiet: print only warnings and the last line.
+    last.
+
+    `quiet`: print only warnings and the last line.
     """
 
     def __init__(self, quiet: bool = False, screen: Screen | None = None) -> None:
@@ -127,10 +128,10 @@ class PopulationPanel:
             self.screen.print(line)
 
     def show(self, population: Row, training: Mapping[int, int]) -> None:
-        """Update the panel. Frequent calls are cheap, because the panel limits how often the screen is drawn.
+        """Update the panel. The method may be called often, because the screen is not drawn each time.
 
-        population: contents of population.json.
-        training: {member: its agent steps}, for the members in training.
+        `population`: contents of population.json.
+        `training`: {member: its agent steps} for the members that are training.
         """
         self.population, self.training = population, training
         now = self.clock()
@@ -143,15 +144,13 @@ class PopulationPanel:
             self.screen.print(Text("  ".join(filter(None, parts)), no_wrap=True))
 
     def decision(self, row: Row) -> None:
-        """Show a decision until the next one, or print the decision without a panel. row: line of lineage.jsonl."""
+        """Show a decision in the panel, or print it without a panel. row: the decision's line of lineage.jsonl."""
         self.last = decision_line(row)
         if self.screen.live is None and not self.quiet:
             self.screen.print(Text(self.last, no_wrap=True))
 
     def end(self, summary: Row) -> None:
-        """Print the table of members and the last line. summary: the population's reason to end, exit_code,
-        wall_seconds, failed (number of members) and directory.
-        """
+        """Print the table of members and the last line. summary: contents of the population's summary.json."""
         directory = Path(summary["directory"])
         if self.population:
             self.screen.draw(self.panel, at_once=True)
@@ -187,7 +186,6 @@ class PopulationPanel:
         return done, steps / max(goal, 1), f"{clock_text(now - self.begun)}  eta {clock_text(left)}"
 
     def _standing(self) -> str:
-        """Describe the best member, and list the members that are training."""
         best = store.best_member(self._members())
         parts = [f"best {member_name(best['member'])} {score_text(best['score'])}"] if best else []
         parts += [f"training {' '.join(map(member_name, sorted(self.training)))}"] if self.training else []

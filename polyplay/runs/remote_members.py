@@ -1,4 +1,5 @@
-"""Train members of a population on other machines: send a member's run directory there in pieces, and get changes back.
+"""Train members of a population on other machines. Each machine gets a copy of the member's run directory, and sends
+back the changes.
 
 The directory on the main machine is authoritative: every session starts from the newest checkpoint in this directory.
 """
@@ -47,9 +48,7 @@ SAVED = "checkpoints"
 
 
 class DirectoryChanges:
-    """Finds the changes in a run's directory since the last call of `pieces`, so that only changes are sent. known:
-    checkpoints that are not sent.
-    """
+    """Finds the changes in a run's directory since the last call of `pieces`. known: checkpoints that are not sent."""
 
     def __init__(self, directory: Path, known: Iterable[Path] = ()):
         self.directory = directory
@@ -57,7 +56,7 @@ class DirectoryChanges:
         self.saved = bool(checkpoint.everything(directory))  # logs are not sent before a checkpoint
 
     def pieces(self) -> Iterator[Piece]:
-        """Yield the pieces of changed files, then of new checkpoints, so that logs arrive before a checkpoint does."""
+        """Yield the pieces of changed files, then the pieces of new checkpoints."""
         saved = sorted(
             p for p in (self.directory / SAVED).glob("[!.]*") if p.is_dir() and not p.match(f"{checkpoint.UNUSED}*")
         )
@@ -94,7 +93,8 @@ def _plain_files(directory: Path) -> list[Path]:
 
 
 def _checkpoint(found: Path) -> Iterator[Piece]:
-    """Yield the pieces of a checkpoint, after opening all its files, because the run may remove the checkpoint."""
+    """Yield the pieces of a checkpoint."""
+    # The run may remove the checkpoint at any time, so all files are opened first.
     about, root = checkpoint.manifest(found), f"{SAVED}/.partial-{found.name}"
     with contextlib.ExitStack() as opened:
         files = {name: opened.enter_context((found / name).open("rb")) for name in about["files"]}
@@ -110,7 +110,7 @@ def _read(fd: int, begin: int, end: int, name: str, final: str) -> Iterator[Piec
 
 
 def take_pieces(pieces: Iterator[Piece]) -> list[Piece]:
-    """Return the next pieces for one remote call, until they have PIECE bytes together or no piece is left."""
+    """Return the next pieces for one remote call. They have at least PIECE bytes in total, unless fewer are left."""
     found, size = list[Piece](), 0
     for piece in pieces:
         found.append(piece)
@@ -154,7 +154,7 @@ SWEEP = 'trap "" HUP INT TERM; read x; for i in 1 2 3; do sleep 0.5; rm -rf "$0"
 
 
 class MemberActor:
-    """Ray actor (remote process) that runs sessions of members one by one, in a temporary folder. Ray calls it."""
+    """Ray actor (remote process) that runs sessions of members one by one, in a temporary folder."""
 
     def __init__(self) -> None:
         import torch  # noqa: F401 - takes seconds, in which the actor cannot answer calls
@@ -172,7 +172,7 @@ class MemberActor:
             put_piece(self.root / name, piece)
 
     def begin(self, name: str, runner: MemberRunner, m: Row, until: int, share: tuple[int, int]) -> None:
-        """Start a session, after all pieces have arrived. share: (number of a share of the cores, cores per share)."""
+        """Start a session. All its pieces have arrived. share: (index of its share of the cores, cores per share)."""
         self.directory = self.root / name
         (saved := self.directory / SAVED).mkdir(parents=True, exist_ok=True)
         self.changes = DirectoryChanges(self.directory, saved.iterdir())
@@ -200,8 +200,10 @@ class MemberActor:
         return self.why or "the main machine stopped polling" * silent
 
     def poll(self, why: str) -> tuple[list[Piece], list[tuple[str, str]], tuple[str, str]]:
-        """Return (changed pieces, messages, (how the session ended, the reason)). The end and its reason are "" until
-        the session has ended and all changes are sent. why: reason for the session to end now, or "".
+        """Return (pieces of changed files, messages, (how the session ended, why)). The last pair is ("", "") until the
+        session has ended and all changes are sent.
+
+        `why`: reason to end the session now, or "".
         """
         self.why, self.heard = why, time.monotonic()
         over = not self.thread.is_alive()
@@ -224,35 +226,28 @@ SHUNNED = 30.0  # after a machine lost a session, other free machines are prefer
 
 @dataclass(eq=False)
 class MemberSeat:
-    """Place on a machine for one actor (process that runs sessions).
-
-    number: index of the actor's CPU cores on the machine. group: the machine, or "" if machines share cores.
-    """
+    """CPU cores of a machine that are reserved for one actor (process that runs sessions)."""
 
     info: MachineInfo
-    group: str
-    number: int
-    free: int  # cores that were free when this place was chosen
+    group: str  # name of the machine; "" if machines share cores
+    number: int  # index of the actor's share of the cores
+    free: int  # cores that were free when the machine was chosen
     actor: RayActor | None = None
 
 
 class RemoteMembers:
-    """Callable that runs sessions of members on the machines of a cluster. The process that ran a session waits for the
-    next session, so that torch is not loaded again. cores: number of CPU cores per session.
-    """
+    """Callable that runs sessions of members on the machines of a cluster. cores: number of CPU cores per session."""
 
     def __init__(self, cluster: Cluster, cores: int, options: RunOptions):
         self.cluster, self.cores, self.options = cluster, cores, options
-        self.seats, self.idle = list[MemberSeat](), list[MemberSeat]()
+        self.seats, self.idle = list[MemberSeat](), list[MemberSeat]()  # idle: with torch loaded, for later sessions
         self.shunned: dict[str, float] = {}  # machine → time until which others are preferred
         self.lock = threading.Lock()
 
     def __call__(
         self, runner: MemberRunner, directory: Path, m: Row, part: RunSegment, say: Callable[[str, str], None]
     ) -> tuple[str, str]:
-        """Run a session. Return (how the session ended, the reason). Raises UserError, OSError, or WorkerLost if a
-        retry may help.
-        """
+        """Run a session. Return (how it ended, why). Raises UserError, OSError, or WorkerLost if a retry may help."""
         assert part.stopping is not None
         directory.mkdir(parents=True, exist_ok=True)
         try:
@@ -298,7 +293,7 @@ class RemoteMembers:
                 time.sleep(LOOK)
 
     def _arrived(self, runner: MemberRunner, home: Path, name: str) -> None:
-        """Process a file or checkpoint that arrived. Check and sign config.json, and remove outdated checkpoints."""
+        """Process a file or checkpoint that arrived: check and sign config.json, and remove outdated checkpoints."""
         if name == "config.json":
             contents = run_files.read_config(home)
             run_files.check_named(home, contents, run_files.read_config(runner.directory, population=True))
@@ -315,7 +310,7 @@ class RemoteMembers:
 
     @contextlib.contextmanager
     def _seat(self, stopping: Callable[[], str]) -> Iterator[MemberSeat]:
-        """Provide a place with an actor, which ends if the context raises. Raises UserError and WorkerLost."""
+        """Provide an actor on a machine. If the context raises, the actor ends."""
         seat = self._take(stopping)
         try:
             if seat.actor is None:
@@ -345,8 +340,8 @@ class RemoteMembers:
         raise WorkerLost("it is ending")
 
     def _choose(self) -> MemberSeat | None:
-        """Choose the machine for an actor, or return None if the cluster has no other machine. Machines with enough
-        free cores come first, then machines without a recent loss of a session, then machines with more free cores.
+        """Choose the machine for an actor, or return None if the cluster has no other machine. Prefer machines with
+        enough free cores, then machines without a recent loss of a session, then machines with more free cores.
         """
         used, now = Counter(seat.info.name for seat in self.seats), time.monotonic()
         infos = self.cluster.machines()
@@ -366,7 +361,7 @@ class RemoteMembers:
 
 
 def _ask(seat: MemberSeat, name: str, *given: Any, **how: float) -> Any:
-    """Call the actor's method `name`, and return its answer. Raises WorkerLost if no answer came."""
+    """Call the actor's method `name`, and return its answer. Raises WorkerLost if the actor does not answer."""
     assert seat.actor is not None
     try:
         return seat.actor.call(name, *given, **how)

@@ -61,8 +61,11 @@ Scalars = Mapping[str, float | None]
 
 
 def of_report(style: str, row: Scalars, losses: Collection[str]) -> Scalars:
-    """Return the numbers of a metrics.jsonl line that TensorBoard and W&B show, with the names of `style`. losses:
-    names of the learners' metrics.
+    """Return the metrics of a metrics.jsonl line that TensorBoard and W&B show, under the names that they have in
+    `style`.
+
+    `style`: "polyplay", "cleanrl" or "sb3".
+    `losses`: names of the learners' metrics.
     """
     if style == "polyplay":
         return {POLYPLAY.get(k, f"losses/{k}"): v for k, v in row.items() if k in POLYPLAY or k in losses}
@@ -75,14 +78,12 @@ def of_report(style: str, row: Scalars, losses: Collection[str]) -> Scalars:
 
 
 def of_episode(style: str, game: Mapping[str, float]) -> Scalars:
-    """Return the return and length of a finished game, with the names of `style`. Return {} for SB3, which shows only
-    means of several games.
-    """
+    """Return the return and length of a finished game, as in `of_report`. For the style "sb3", return {}."""
     return {} if style == "sb3" else {f"charts/{k}": game[k] for k in ("episodic_return", "episodic_length")}
 
 
 def of_evaluation(style: str, row: Scalars) -> Scalars:
-    """Return the mean return and length of an evaluation during training, with the names of `style`."""
+    """Return the mean return and length of an evaluation during training, as in `of_report`."""
     means = {k: row[f"episodic_{k}_mean"] for k in ("return", "length")}
     if style == "sb3":
         return {"eval/mean_reward": means["return"], "eval/mean_ep_length": means["length"]}
@@ -125,7 +126,7 @@ class WandbLogger:
         self._put(lambda run: run.log(row))
 
     def close(self, summary: Mapping[str, object]) -> None:
-        """Send the run's summary, and report its end. Wait up to LAST seconds until everything is sent."""
+        """Send the run's summary, and report its end. Wait at most LAST seconds for metrics that are not sent yet."""
         self._put(lambda run: run.summary.update(dict(summary)))
         self._put(lambda run: run.finish(exit_code=summary["exit_code"]))
         self._put(None)
@@ -181,15 +182,14 @@ TOTALS = ("frames", "steps", "updates")
 class Reporter:
     """Writes all reports of a run, in the main process. In a resumed run, appends to the existing files.
 
-    start: frames, steps, updates, wall_seconds and episodes of the resumed checkpoint (default: of the last report).
-    Games that ended later are not counted, because the resumed run plays them again. wall_seconds continues from the
-    last line written.
-    warn: called once for each file that cannot be written, as on a full disk. The run continues without the file's
-    reports.
-    tasks: names of the tasks, if the run has several. The mean return is then the mean over the tasks' scores.
+    `start`: frames, steps, updates, wall_seconds and episodes of the checkpoint to resume from (default: the last
+    report). Games that ended after the checkpoint are not counted, because the resumed run plays them again.
+    `warn`: called once for each file that cannot be written, as on a full disk. The run then continues without this
+    file.
+    `tasks`: names of the tasks, if the run has several. The mean return is then the mean of the tasks' scores.
 
     Attributes to read at any time: episodes, wall_seconds, return_mean, and return_best (the highest return_mean since
-    the 100th game, or None until then).
+    the 100th game, or None before it).
     """
 
     def __init__(
@@ -220,7 +220,7 @@ class Reporter:
         self.begun = clock()
 
     def _earlier(self, start: Mapping[str, float]) -> tuple[Row, float]:
-        """Read from the files the counters and the wall seconds from which a resumed run continues."""
+        """Read the counters and the wall seconds at which a resumed run continues."""
         last: Row = {}
         for row in read_lines(self.directory / "metrics.jsonl", *METRICS):
             last = row
@@ -236,7 +236,7 @@ class Reporter:
 
     @property
     def wall_seconds(self) -> float:
-        """Seconds that this run has taken, in all its sessions together."""
+        """Seconds that this run has taken, earlier sessions included."""
         return self.base + self.clock() - self.begun
 
     @property
@@ -245,7 +245,6 @@ class Reporter:
         return _mean(self.returns) if self.tasks is None else self.tasks.score()
 
     def _means(self) -> Row:
-        """Return the number of games and the means of the last 100 games, also for each of several agents or tasks."""
         agents = {str(agent): _mean(self.agents[agent]) for agent in sorted(self.agents)}
         return {
             "episodes": self.episodes,
@@ -262,9 +261,10 @@ class Reporter:
         return len(self.returns) == WINDOW and mean is not None and mean >= target
 
     def episode(self, *games: Row) -> None:
-        """Write full games that have ended. Each game contains the run's frames and steps at its end, its unclipped
-        return, its length in agent steps, the number of its lane (parallel environment) and, with several agents, its
-        agent.
+        """Write full games that have ended.
+
+        Each game has the run's frames and steps at its end, its unclipped return, its length in agent steps, the index
+        of its lane (parallel environment) and, with several agents, its agent.
         """
         rows = [self._line(game) for game in games]
         if self.log_episodes and rows:
@@ -289,13 +289,13 @@ class Reporter:
         return row
 
     def match(self, played: Mapping[str, Any], steps: int, updates: int) -> Row:
-        """Write a match that new weights must win before they are used. Return the line of matches.jsonl."""
+        """Write a match that decides whether new weights are used. Return the line of matches.jsonl."""
         row = self._append("matches", {"steps": steps, "updates": updates, **played})
         self._event(steps, {"gate/points": row["points"] / row["games"], "gate/champion": row["champion"]})
         return row
 
     def game(self, played: Mapping[str, Any], steps: int, updates: int) -> None:
-        """Write a game of self-play by search, unless the log already has the game, which a resumed run may repeat."""
+        """Write a game of self-play by search. A resumed run may repeat a game, which is then ignored."""
         if self.names is None:
             self.names = {row.get("name") for row in read_lines(self.directory / "games.jsonl")}
         if played["name"] not in self.names:
@@ -303,7 +303,7 @@ class Reporter:
             self._append("games", {"steps": steps, "updates": updates, **played})
 
     def report(self, numbers: Row, losses: Scalars | None = None) -> Row:
-        """Write a report, and return the line of metrics.jsonl. numbers: of all workers. losses: learners' metrics."""
+        """Write a report: numbers of all workers, and metrics of the learners. Return the line of metrics.jsonl."""
         losses = losses or {}
         self.row = self._append("metrics", {**numbers, **self._means(), **losses})
         self._event(self.row["steps"], of_report(self.style, self.row, losses))
@@ -355,7 +355,6 @@ class Reporter:
             self.return_best = mean if self.return_best is None else max(self.return_best, mean)
 
     def _append(self, name: str, row: Mapping[str, Any]) -> Row:
-        """Write a line to the log NAME.jsonl, and return the line."""
         line = self._line(row)
         self._write(name, line)
         self.listen(name, line)
@@ -366,8 +365,6 @@ class Reporter:
         return line
 
     def _write(self, name: str, *lines: Row) -> None:
-        """Write lines to the log NAME.jsonl, which is opened first if necessary."""
-
         def write() -> None:
             if name not in self.files:
                 self.files[name] = JsonLines(self.directory / f"{name}.jsonl")

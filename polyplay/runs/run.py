@@ -69,7 +69,7 @@ def begin_run(
     callbacks: Sequence[Callback] = (),
     **how: Any,
 ) -> RunResult:
-    """Start a run that is not a population. how: `part` of RunSetup, if the run pauses before its end."""
+    """Start a run that is not a population. how: `part` of RunSetup, if only a part of the run is trained now."""
     reporter.check_wandb(options.wandb)
     given = settings
     wire = partial(_wire, page, options)
@@ -92,9 +92,6 @@ def begin_run(
 
 
 def _wire(page: Page, options: RunOptions, settings: Settings) -> tuple[Crew, System]:
-    """Make a crew with the workers of a page's system, and return the crew and the system. Warn if the preset does not
-    fit the environment. Raises UserError.
-    """
     crew = load.crew_of(options)
     crew.measures = True
     wired = load.wire_system(page, settings, crew)
@@ -106,8 +103,10 @@ def _wire(page: Page, options: RunOptions, settings: Settings) -> tuple[Crew, Sy
 def resume(
     directory: Path, changes: Mapping[str, Any], trust: bool = False, callbacks: Sequence[object] = ()
 ) -> RunResult:
-    """Resume a run or a population from its newest intact checkpoint. changes: new values of options. trust: also open
-    a run that was made elsewhere and whose files name code to execute.
+    """Resume a run or a population from its newest intact checkpoint.
+
+    `changes`: new values of options.
+    `trust`: whether to execute code that the run's files name, even if the run was made elsewhere.
     """
     of_population = run_files.has_members(run_files.read_config(directory, population=True))
     called = check_callbacks(callbacks, of_population)
@@ -119,7 +118,7 @@ def resume(
 
 
 def continue_run(directory: Path, changes: Mapping[str, Any], trust: bool = False, *how: Any, **part: Any) -> RunResult:
-    """Resume a run that is not a population. how: callbacks. part: `part` of RunSetup, if the run pauses early."""
+    """Resume a run that is not a population. how: the callbacks. part: `part` of RunSetup, as in `begin_run`."""
     run_files.read_config(directory)
     with nullcontext() if changes.get("dry_run") else closing(run_files.DirectoryLock(directory)) as lock:
         given = load.objects_of(changes)
@@ -197,9 +196,10 @@ def diagram(page: Page, settings: Settings, options: RunOptions, sources: Source
 def complete_plan(
     page: Page, crew: Crew, wired: System, settings: Settings, options: RunOptions, steps: int = 0
 ) -> Plan:
-    """Return the plan of a run. If the options request evaluations, add an evaluator to the crew (the run's workers).
+    """Return the plan of a run. If the options request evaluations, add an evaluator to `crew`, the run's workers.
 
-    steps: agent steps that a resumed run has already made. Raises UserError if the plan cannot be carried out.
+    `steps`: agent steps that a resumed run has already made.
+    Raises UserError if the run cannot work with these options, or needs too much memory.
     """
 
     from polyplay.nets.layers import outlines
@@ -230,7 +230,7 @@ def complete_plan(
 
 
 def check_returns(crew: Crew, options: RunOptions) -> None:
-    """Raise UserError if options of a league use the mean return, which does not measure strength in self-play."""
+    """Raise UserError if a league uses the mean return, which does not measure strength in self-play."""
     given = [name for name in ("eval_every", "until_return") if vars(options)[name] is not None]
     if given and any(role.find(League) for role in crew.roles):
         text = f"{flag(given[0])} {vars(options)[given[0]]} given, but mean return does not measure strength"
@@ -239,8 +239,9 @@ def check_returns(crew: Crew, options: RunOptions) -> None:
 
 def add_evaluator(crew: Crew, wired: System, options: RunOptions, steps: int) -> run_options.Lines:
     """If the options request evaluations, add a worker that evaluates the weights. Return the plan's lines about
-    evaluations. Raises UserError if the environment does not allow the protocol, or if the learner is on another
-    machine.
+    evaluations.
+
+    Raises UserError if --eval-protocol does not fit the environment, or if the learner is on another machine.
     """
     if options.eval_every is None:
         return []
@@ -266,9 +267,6 @@ def _warn(text: str) -> None:
 
 
 def _dry_run(setup: RunSetup) -> RunResult:
-    """Print the plan, and the speed measured in two seconds of the run. Nothing is written. Raises UserError if the run
-    cannot work on this machine.
-    """
     console = terminal.default_console()
     directory = f"{setup.directory} (dry run: nothing is written)"
     terminal.print_all(console, terminal.opening_lines(setup.description, directory, setup.plan.lines, console))

@@ -74,9 +74,9 @@ EVENTS = {  # log file, or name of another event → method of Callback
 
 
 def check_callbacks(callbacks: Sequence[object], population: bool = False) -> list[Callback]:
-    """Return the given functions and objects as Callback objects. Raises UserError if a callback is neither a function
-    nor a Callback, is async, or does not take two arguments. Raises UserError for any callback of a population, whose
-    members train in other processes.
+    """Return a user's callbacks (functions or Callback objects) as Callback objects. Raises UserError if a callback is
+    of another kind, is async, or does not take two arguments. Populations allow no callbacks, because members train in
+    other processes.
     """
     if not isinstance(callbacks, (list, tuple)):
         raise UserError(f"callbacks: {_name(callbacks)} given, allowed: a list of functions or of polyplay.Callback")
@@ -110,9 +110,9 @@ def _checked(callback: object) -> Callback:
 
 
 class Callbacks:
-    """Queue of events, such as reports and games, that are passed to the user's callbacks between polls of the workers.
+    """Queue of events, such as reports and games, for the user's callbacks.
 
-    finish: function called with a reason if a callback returns False or calls `run.stop`.
+    `finish`: function that ends the run. It is called with a reason if a callback returns False or calls `run.stop`.
     """
 
     def __init__(self, callbacks: Sequence[Callback], directory: Path, finish: Callable[[str], None]):
@@ -120,12 +120,12 @@ class Callbacks:
         self.events: deque[tuple[str, Any]] = deque()
 
     def add(self, kind: str, what: Any) -> None:
-        """Queue an event if `kind` is in EVENTS. what: the callback's second argument, such as a line of a log."""
+        """Queue an event if `kind` is in EVENTS. what: second argument of the callback, such as a line of a log."""
         if self.callbacks and kind in EVENTS:
             self.events.append((EVENTS[kind], what))
 
     def call(self, ended: bool = False) -> None:
-        """Call the callbacks with all queued events. A callback's exception is raised. ended: never call `finish`."""
+        """Call the callbacks with all queued events. An exception in a callback is raised. ended: the run has ended."""
         if ended:
             self.finish = lambda reason: None
         while self.events:
@@ -154,11 +154,11 @@ POLICY = f"{checkpoint.policy_name(0)}.safetensors"
 
 
 class CheckpointCompleter:
-    """Completes a checkpoint when every learner has written its files for the same update. Then removes older
-    checkpoints except the `keep` newest and the best.
+    """Completes a checkpoint once every learner has written its files for the same update. Then removes older
+    checkpoints, except the best and the newest (`keep` of them).
 
-    failure: reason why the newest checkpoint was not saved, or "".
-    games: {worker: number of games} at the resumed checkpoint, for runs that do not log games.
+    `failure`: reason why the newest checkpoint was not saved, or "".
+    `games`: {worker: number of games} at the resumed checkpoint, for runs that do not log games.
     """
 
     def __init__(
@@ -189,11 +189,10 @@ class CheckpointCompleter:
     def complete(self, rows: list[int] | None = None) -> None:
         """Complete a checkpoint if all learners have saved the same update.
 
-        A learner's counter `saved` is 1 + the update that the learner saved last, or 0.5 for the initial weights. Each
-        time that the same update is saved again, the counter grows a little. After a failed save, the counter is
-        negative.
-        rows: rows of the counters, one for each learner to check. None means all workers that save.
+        `rows`: rows of the counters to check, one for each learner. None means the rows of all workers that save.
         """
+        # `saved` is 1 + the update that a learner saved last, or 0.5 for the initial weights. It grows a little each
+        # time that the same update is saved again. After a failed save, it is negative.
         rows = self.metrics.crew.savers() if rows is None else rows
         marks = set(self.metrics.counters.column("saved")[rows].tolist())
         if len({abs(m) for m in marks}) != 1 or abs(min(marks)) <= self.last:
@@ -239,10 +238,8 @@ class CheckpointCompleter:
         self.complete(self.metrics.crew.rescue(self.last, busy))
 
     def _counters(self, version: int) -> Row:
-        """Return the counters for the checkpoint of update `version`. Steps and games come from the actors' files in
-        the checkpoint. If a file is missing, the present number of steps is used, without games. With several agents,
-        the agents' updates are added.
-        """
+        """Return the counters for the checkpoint of update `version`."""
+        # Steps and games come from the actors' files. If a file is missing, they are the present steps, and no games.
         if self.last < 1:  # initial weights: acting restarts from the beginning
             return {**BEGINNING, "episodes": 0, "games": {}, "episodic_return_mean": None, "wall_seconds": 0.0}
         crew, root = self.metrics.crew, checkpoint.partial(self.directory, version)
@@ -277,7 +274,7 @@ METRICS = ("grad_norm", "learning_rate")  # metrics of every learner, besides th
 class Supervisor(ABC):
     """The main process of a run or population, from the start of the workers to their end.
 
-    stopping: function that returns a reason to end early, or "". With this function, the caller handles signals itself.
+    `stopping`: function that returns a reason to end early, or "". If it is given, the caller handles signals.
     """
 
     patience, late, goes_on = PATIENCE, "learners did not end", "continues from the last checkpoint"
@@ -335,7 +332,7 @@ class Supervisor(ABC):
             self.waiting = False
 
     def _overdue(self, seconds: float) -> bool:
-        """Tell whether to stop waiting for workers to save and end. Before any learner has started, return True."""
+        """Tell whether to stop waiting for workers to save and end: they took too long, or no learner has started."""
         if not self._learning():
             self.reason += " before any learner started"
             return True
@@ -345,17 +342,17 @@ class Supervisor(ABC):
         return seconds > self.patience
 
     def _finish(self, reason: str, exit_code: int = 0) -> None:
-        """Let learners save at their next update and end. A later call has no effect, unless a signal caused it."""
+        """Let learners save at their next update and end. Only the first call, or one after a signal, has an effect."""
         if not self.finishing_since or exit_code >= 128:
             self.finishing_since, self.reason, self.exit_code = time.monotonic(), reason, exit_code
             self.crew.control.finish()
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
-        """Handle a signal: save and end the run, or after a failure only report the signal. A second signal ends the
-        run without saving, if at least 1 s has passed since the line about the first signal, because schedulers send
-        several signals at once. Signals that come while the run closes are ignored. Printing is left to
-        `_report_signals`, because a print here could wait forever for a lock that this thread holds.
+        """Handle a signal: save and end the run. A second signal, at least 1 s after the first was reported, ends the
+        run without saving.
         """
+        # Schedulers send several signals at once, so the second one must come later. `_report_signals` prints, because
+        # a print in a signal handler could wait forever for a lock that this thread holds.
         if self.closing or self.dropping:
             return
         if not self.signalled:
@@ -379,9 +376,7 @@ class Supervisor(ABC):
                 self.warned_at = time.monotonic()
 
     def log(self, kind: str, text: str) -> None:
-        """Print a worker's message. kind: note, caution, remark or warning. The same note or caution is printed only
-        once. Of all remarks, only the first is printed.
-        """
+        """Print a worker's message, unless it repeats a note, caution or remark. kind: one of these, or warning."""
         key = kind if kind == "remark" else text
         if kind in ("note", "caution", "remark"):
             if key in self.reported:
@@ -425,7 +420,7 @@ class RunSegment:
 
     @property
     def paused(self) -> str:
-        """Reason in the summary of a run that pauses after this segment."""
+        """Reason in the summary if the run pauses after this segment."""
         return f"paused after {self.until:,} agent steps"
 
 
@@ -528,9 +523,8 @@ class Session(Supervisor):
         self.checkpoints.complete()
 
     def _restore_directory(self, lock: run_files.DirectoryLock) -> None:
-        """Restore a directory that was deleted or moved, with all lines of its logs, and request a checkpoint. If only
-        the lock file was deleted, lock the directory again. Raises UserError if another command has written to the
-        directory.
+        """Restore a directory that was deleted or moved, with all lines of its logs, and request a checkpoint. Raises
+        UserError if another command has written to the directory.
         """
         same, config = lock.in_place, self.directory / "config.json"
         try:
@@ -577,7 +571,7 @@ class Session(Supervisor):
         self.terminal.refresh(self.metrics.frames)
 
     def _watch_machines(self) -> None:
-        """Print news about the run's other machines. If the cluster of these machines is about to fail, end the run."""
+        """Print news about the run's other machines. If their cluster is about to fail, end the run."""
         if (fleet := self.crew.fleet) is None:
             return
         for line in fleet.news():
@@ -587,7 +581,7 @@ class Session(Supervisor):
             self._finish(why, 1)
 
     def _time_is_over(self) -> bool:
-        """Tell whether the run's --minutes have passed, and if so, let the run finish."""
+        """Tell whether the run's --minutes are over. If they are, let the run finish."""
         minutes = self.options.minutes
         if minutes is None or self.reporter.wall_seconds < 60.0 * minutes:
             return False
@@ -609,7 +603,7 @@ class Session(Supervisor):
         return self.lock is None or self.lock.held
 
     def _close(self) -> Row:
-        """If the last report is missing, write it. Stop the crew (all workers), write the summary, and return it."""
+        """Write the last report if it is missing, stop all workers, and write the summary. Return the summary."""
         self.closing = True
         with contextlib.suppress(Exception):
             self.metrics.report_games(self.reporter, partial(self.log, "caution"))
@@ -640,8 +634,8 @@ class Session(Supervisor):
         self.terminal.report(row, self.metrics.roles)
 
     def log(self, kind: str, text: str) -> None:
-        """Process a worker's message: write a decision, evaluation, match or game to files, record a failed save, and
-        print messages of any other kind.
+        """Process a worker's message. Decisions, evaluations, matches and games are written to files. Other messages
+        are printed.
         """
         at = self.metrics.steps, self.metrics.updates
         if kind == "decision":

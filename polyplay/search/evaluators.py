@@ -66,9 +66,7 @@ def import_openvino() -> ModuleType:
 
 
 class OpenVINOBackend:
-    """Backend that computes a network by OpenVINO, in one thread on a CPU. The thread is not pinned, because several
-    processes would pin their threads to the same core. Raises UserError if the network is not on a CPU.
-    """
+    """Backend that computes a network by OpenVINO, in one CPU thread. Raises UserError on any other device."""
 
     def __init__(self, network: DualResidualNetwork, batch: int, precision: str):
         device = network.output.weight.device
@@ -80,7 +78,7 @@ class OpenVINOBackend:
             "INFERENCE_PRECISION_HINT": "bf16" if precision == "bfloat16" else "f32",
             "INFERENCE_NUM_THREADS": 1,
             "NUM_STREAMS": 1,
-            "ENABLE_CPU_PINNING": False,
+            "ENABLE_CPU_PINNING": False,  # several processes would pin their threads to the same core
         }
         self.planes = np.zeros((batch, *network.planes), np.float32)
         self.folded = FoldedNetwork(network)
@@ -146,14 +144,13 @@ Backend = TorchBackend | OpenVINOBackend
 
 
 class NetworkEvaluator:
-    """Network that evaluates positions for a search. All batches have one fixed shape: small batches are padded, large
-    ones are split. So the outputs of a position are bitwise the same in any batch, at any index of the batch.
+    """Network that evaluates positions for a search. Small batches are padded and large ones are split, so that all
+    batches have the same shape. The outputs for a position are therefore bitwise the same in any batch.
 
-    backend: "torch", or on CPUs also "openvino". "auto" means the fastest (`choose_backend`).
-    precision: type of the numbers in convolutions, "float32", "bfloat16" or "auto". Outputs are always float32.
+    `backend`: "torch", or on CPUs also "openvino". "auto" means the fastest (`choose_backend`).
+    `precision`: type of the numbers in convolutions, "float32", "bfloat16" or "auto". Outputs are always float32.
 
-    Backends differ in the last bits of their outputs, so a resumed worker names the backend that it used before. On a
-    CPU, one thread computes. Raises UserError if a backend is unavailable.
+    On a CPU, one thread computes. Raises UserError if a backend is unavailable.
     """
 
     def __init__(
@@ -185,7 +182,7 @@ class NetworkEvaluator:
         self.take(version)
 
     def take(self, version: int) -> None:
-        """Use the weights that are in `vector` now, whose version is `version`."""
+        """Use the weights that are now in `vector`. version: the version of these weights."""
         with one_thread():
             self._backend.take(self.network)
         self.version = version
@@ -231,8 +228,8 @@ def _has_openvino() -> bool:
 def choose_backend(
     network: DualResidualNetwork, batch: int, backend: str = "auto", precision: str = "auto"
 ) -> tuple[str, str]:
-    """Return the fastest (backend, precision) for batches of this size, among the pairs that `ways` returns. Each pair
-    computes batches for about SECONDS, and its fastest batch counts. Raises UserError if a backend is unavailable.
+    """Return the fastest (backend, precision) for batches of this size. Each pair that `ways` returns is measured for
+    about SECONDS, and its fastest batch counts. Raises UserError if a backend is unavailable.
     """
     tried = ways(backend, precision, network.output.weight.device.type)
     with one_thread():
@@ -259,7 +256,6 @@ def ways(backend: str, precision: str, device: str) -> list[tuple[str, str]]:
 
 
 def _make_backend(network: DualResidualNetwork, batch: int, backend: str, precision: str) -> Backend:
-    """Make a backend. Raises UserError if the backend is unavailable."""
     check_backend(backend)
     if backend == "torch":
         return TorchBackend(network, batch, precision)

@@ -1,4 +1,4 @@
-"""Tree searches of many games at once, in which each game goes at its own pace.
+"""Tree searches of many games at once. Each game can be at another point of its search.
 
 Call `step` in a loop. Whenever the search of a game is done, make a move in this game:
 
@@ -10,7 +10,7 @@ Call `step` in a loop. Whenever the search of a game is done, make a move in thi
         search.restart(done.games[results != GOES_ON])
 
 `step` calls `round`, which returns the leaf positions to evaluate, and then `answer`, which takes the network's
-outputs. If games move between `round` and `answer`, call `round` again, which adds leaves of these games to the batch.
+outputs. If games move between `round` and `answer`, call `round` again to add leaves of these games to the batch.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ class Finished(NamedTuple):
 class Search:
     """Tree searches of several games at once.
 
-    evaluator: NetworkEvaluator, or another object that has `title` and `evaluate`.
-    lane: number of the first game, counted over all workers that share the seed.
+    `evaluator`: NetworkEvaluator, or another object that has `title` and `evaluate`.
+    `lane`: index of the first game among the games of all workers with this seed.
     """
 
     def __init__(
@@ -81,10 +81,10 @@ class Search:
     # -------------------------------------------------------------------------------- games and positions
 
     def restart(self, games: np.ndarray | None = None, records: np.ndarray | None = None) -> None:
-        """Restart games from unfinished positions. These games must have no leaves that wait for `answer`.
+        """Restart games from unfinished positions. No leaves of these games may be waiting for `answer`.
 
-        games: numbers of the games to restart. None means all games.
-        records: positions, int8 [n, record]. None means the initial position of the game.
+        `games`: numbers of the games to restart. None means all games.
+        `records`: positions, int8 [n, record]. None means the initial position of the game.
         """
         which = np.arange(len(self.lanes)) if games is None else games
         if records is None:
@@ -104,15 +104,15 @@ class Search:
     # -------------------------------------------------------------------------------- rounds of a search
 
     def round(self) -> np.ndarray:
-        """Add leaves (positions to evaluate) of all games without waiting leaves to the batch. Return the batch so far,
-        as planes [n, C, H, W].
+        """Add leaves (positions to evaluate) to the batch. Games that already have leaves in the batch are skipped.
+        Return the batch so far, as planes [n, C, H, W].
         """
         self.count = tree_kernels.gather_leaves(self.tree, self.rules, self.numbers, self.planes, self.count)
         return self.planes[: self.count]
 
     def answer(self, logits: np.ndarray, values: np.ndarray) -> None:
-        """Back up the network's outputs for the batch, and begin a new batch. Raises NotFinite, before any change, if
-        an output is NaN or infinite.
+        """Back up the network's outputs for the batch, and begin a new batch. Raises NotFinite if an output is NaN or
+        infinite. The search is then unchanged.
         """
         if logits.shape != (self.count, self.game.actions) or values.shape != (self.count,):
             raise ValueError(f"answers {logits.shape} and {values.shape} to {self.count} leaves")
@@ -150,9 +150,7 @@ class Search:
         return self.look(self._found[: tree_kernels.finished_games(self.tree, self.rules, self._found)].copy())
 
     def look(self, games: np.ndarray) -> Finished:
-        """Return the present results of these games' searches, done or not. The roots must be evaluated, and no leaf
-        may wait for `answer`, as is the case after each `step`.
-        """
+        """Return the present results of these games' searches, done or not. Call this only after `step`."""
         n, shape = len(games), (len(games), self.game.actions)
         done = Finished(
             games,
@@ -171,8 +169,9 @@ class Search:
         return done
 
     def principal_variation(self, game: int, action: int | None = None) -> list[int]:
-        """Return the moves that the search expects: the most visited move, the most visited reply, and so on, as long
-        as moves have visits. action: first move to assume instead of the most visited.
+        """Return the moves that the search expects: the most visited move, the most visited reply to it, and so on.
+
+        action: first move to assume, instead of the most visited one.
         """
         t, node, moves = self.tree, 0, list[int]()
         while t.nodes["status"][game, node] == EXPANDED:
@@ -190,8 +189,8 @@ class Search:
     def choose(self, done: Finished) -> np.ndarray:
         """Return a move for each search, int64 [n].
 
-        The probability of a move is proportional to visits^(1 / τ), where τ is the temperature at the present ply. At τ
-        = 0, the first of the most visited moves is chosen. With 0 simulations, a move's prior replaces its visits. In a
+        The probability of a move is proportional to visits^(1 / τ), where τ is the temperature at the present ply. If τ
+        is 0, the first of the most visited moves is chosen. With 0 simulations, priors are used instead of visits. In a
         Gumbel search, tree_kernels.choose_gumbel chooses the move.
         """
         if self.rules.gumbel:
@@ -204,8 +203,10 @@ class Search:
         return np.minimum(index, self.game.actions - 1 - (shares[:, ::-1] > 0).argmax(1)).astype(np.int64)
 
     def targets(self, done: Finished) -> np.ndarray:
-        """Return the policies that a network should learn from these searches, float32 [n, A]: the visits divided by
-        their sum, or in a Gumbel search the improved policy. Policies of searches that are not full are zeros.
+        """Return the policies that a network should learn from these searches, float32 [n, A].
+
+        A policy is the visits divided by their sum. In a Gumbel search, it is the improved policy. If a search did not
+        have all simulations, its policy is zeros.
         """
         if self.rules.gumbel:
             return self._gumbel(done)[1]
@@ -233,16 +234,14 @@ class Search:
         return _without(self.finished(), len(records))
 
     def choose_moves(self, records: np.ndarray, turn: Callable[[], None] = lambda: None) -> np.ndarray:
-        """Return a move for each of n positions, int64 [n], where n may exceed the number of games. turn: see `run`."""
+        """Return a move for each position, int64 [n]. More positions than games are allowed. turn: as in `run`."""
         parts = np.split(records, range(len(self.lanes), len(records), len(self.lanes)))
         return np.concatenate([self.choose(self.run(part, turn)) for part in parts])
 
     # -------------------------------------------------------------------------------- save and restore
 
     def state(self) -> dict[str, np.ndarray]:
-        """Return the whole state as plain arrays, to save it: games with their used nodes and edges, and waiting
-        leaves.
-        """
+        """Return the whole state as plain arrays, to save it."""
         t, plays = self.tree, self.tree.plays
         parts = {"records": (t.records, plays["nodes"]), "nodes": (t.nodes, plays["nodes"])}
         parts |= {"edges": (t.edges, plays["edges"]), "sums": (t.sums, plays["edges"])}
@@ -254,7 +253,7 @@ class Search:
         return saved | {"plays": _bytes(plays), "root_priors": t.root_priors.copy(), "gumbel": t.gumbel.copy()}
 
     def load(self, saved: dict[str, np.ndarray]) -> None:
-        """Restore a state that `state` returned in a Search with the same options and the same number of games."""
+        """Restore what `state` returned. The saved Search must have had the same options and number of games."""
         t = self.tree
         plays = saved["plays"].view(Play).reshape(-1)
         nodes, edges = t.nodes.shape[1], t.edges.shape[1]
@@ -274,7 +273,7 @@ class Search:
 
 
 def _without(found: Finished, n: int) -> Finished:
-    """Return the results of games with numbers below n. Results of other games are left from an earlier call."""
+    """Return the results of games 0 to n − 1. Other results are left from an earlier call."""
     return found.at(slice(int(np.searchsorted(found.games, n))))
 
 
@@ -309,10 +308,10 @@ class SearchPolicy(Player):
         return self.network.spec()
 
     def act(self, step: Batch, state: Batch) -> tuple[Batch, Batch]:
-        """Return actions and values [B] for obs and mask [B, …]. Both are 0 where no move is legal. In Go, planes do
-        not show positions of more than eight plies ago, so the search may choose a move that the mask forbids. The most
-        visited move that the mask allows then replaces this move.
+        """Return actions and values [B] for obs and mask [B, …]. Both are 0 where no move is legal. If the search
+        chooses a move that the mask forbids, the most visited allowed move replaces it.
         """
+        # In Go, planes do not show positions of more than eight plies ago, so a search may choose a forbidden move.
         mask = step["mask"].numpy()
         on = np.flatnonzero(mask.any(1))
         action, value = np.zeros(len(mask), np.int64), np.zeros(len(mask), np.float32)
@@ -325,10 +324,8 @@ class SearchPolicy(Player):
         return self.options.simulations
 
     def simulate(self, simulations: int, leaves: int = 0) -> None:
-        """Set the number of simulations of future searches, and of leaves per round. With 0 simulations, the network
-        alone chooses. With leaves=0, the configured number is used.
-
-        Reset all other options to their configured values.
+        """Set the number of simulations of future searches, and of leaves per round. Reset all other options to their
+        configured values. With 0 simulations, the network alone chooses. With leaves=0, use the configured number.
         """
         leaves = max(1, min(leaves or self.configured.leaves, simulations))
         considered = max(1, min(self.configured.gumbel_actions, simulations))
@@ -342,8 +339,8 @@ class SearchPolicy(Player):
     def choose(self, records: np.ndarray, allowed: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
         """Search unfinished positions, int8 [n, record]. Return moves, int64 [n], and values, float32 [n].
 
-        allowed: moves that may be chosen, bool [n, A]. If a search chooses a move that is not allowed, the most visited
-        allowed move replaces it. Among equally visited moves, the one with the greatest prior is taken.
+        allowed: moves that may be chosen, bool [n, A]. If a search chooses another move, the most visited allowed move
+        replaces it. Of several such moves, the one with the greatest prior is taken.
         """
         search = self._search(len(records))
         done = search.run(records)
@@ -358,7 +355,7 @@ class SearchPolicy(Player):
         return self._search(len(records)).grow(records)
 
     def _search(self, n: int) -> Search:
-        """Return a Search with room for at least n and at most 2n positions."""
+        """Return a Search with room for n to 2n positions."""
         if self._searching is None or not n <= len(self._searching.lanes) <= 2 * n:
             evaluator = NetworkEvaluator(self.factory, n * self.options.leaves)
             evaluator.load(self.weights, 0)

@@ -3,14 +3,14 @@
 A search plays both sides of many games at once. The positions of finished games become rows of a rollout queue.
 
 A slot of the queue (memory of one rollout) holds as many whole games as fit, one after another. Each game is an episode
-as in docs/concepts/rows.md. Each position of the game has a row, of which the first has `first`. The row after the last
-move has `terminated`. Unused rows have `first`, so no transition leads into these rows.
+in the format of docs/concepts/rows.md, with one row per position. The field `first` marks the first row of a game, and
+`terminated` marks the row after the last move. Unused rows also have `first`, so that no transition leads into them.
 
-The reward of a move is the game's outcome for the player who made the move. With a discount of 0, a move's reward is
-its return. A move is an agent step. The reported return of a game is the first player's outcome. With capped playouts,
-a move whose search had fewer simulations has no row and is not an agent step.
+The reward of a move is the game's outcome for the player who made the move. The discount is 0, so the reward of a move
+is also its return. A move is an agent step. The reported return of a game is the outcome for the first player. With
+capped playouts, some searches have fewer simulations. Their moves have no row and are not agent steps.
 
-The number of a game contains the worker's incarnation (number of the worker's replacements) in its high bits, and the
+The number of a game contains the worker's incarnation (how often the worker was replaced) in its high bits, and the
 number of earlier games in its low 32 bits.
 """
 
@@ -54,9 +54,7 @@ def is_sampled(number: int) -> bool:
 
 
 class GameNotes:
-    """Moves of unfinished games, with the values and visits that searches found. A move without a search has value NaN
-    and no visits.
-    """
+    """Moves of unfinished games, with the values and visits that searches found."""
 
     def __init__(self, board: Game, games: int):
         self.board, shape = board, (games, board.longest + 1)
@@ -67,20 +65,22 @@ class GameNotes:
         self.arrays = {name: x for name, x in vars(self).items() if isinstance(x, np.ndarray)}
 
     def begin(self, game: int, actions: np.ndarray) -> None:
-        """Start the notes of a new game that begins after the moves `actions`, int64 [n]."""
+        """Start the notes of a new game. Its first moves, `actions`, int64 [n], have value NaN and no visits."""
         self.length[game] = n = len(actions)
         self.action[game, :n], self.value[game, :n] = actions, np.nan
         self.visits[game, :n] = self.searched[game, :n] = 0
 
     def add(self, games: np.ndarray, actions: np.ndarray, done: Finished) -> None:
-        """Add a move in each of these games, int64 [n]. done: results of the searches that chose the moves."""
+        """Add one move to each of these games. done: results of the searches that chose the moves."""
         at = (games, self.length[games])
         self.action[at], self.value[at] = actions, done.value
         self.visits[at], self.searched[at] = done.visits[np.arange(len(games)), actions], done.visits.sum(1)
         self.length[games] += 1
 
     def row(self, game: int, outcome: float) -> Row:
-        """Return a log row about a finished or resigned game. outcome: 1 if the first player won, 0 if drawn, or -1."""
+        """Return a log row about a finished or resigned game. outcome: 1 if the first player won, 0 if drawn, -1 if
+        lost.
+        """
         n, record, result = int(self.length[game]), self.board.new(), records.GOES_ON
         for action in self.action[game, :n]:
             result = self.board.play(record, action)
@@ -124,7 +124,7 @@ class Resignation:
         self.begin(np.arange(games))
 
     def begin(self, games: np.ndarray) -> None:
-        """Draw which of these new games are played on to the end, without resigning."""
+        """Draw which of these new games are played to the end, without resigning."""
         self.begun[games] += 1
         drawn = numbers.uniform(self.seed, self.lanes[games], self.begun[games], 1)[:, 0]
         self.played_on[games] = drawn < self.options.played_on
@@ -136,8 +136,8 @@ class Resignation:
         return (better < self.v) & ~self.played_on[games] & (plies > 0)
 
     def ended(self, game: int, moves: int, worth: float) -> None:
-        """Record a game that was played on to the end without resigning, and update the threshold v. Ignore any other
-        game. moves: number of moves in the game. worth: the game's outcome for the first player.
+        """If the game was chosen to be played to the end, record it and update the resignation threshold v. moves:
+        number of moves in the game. worth: the game's outcome for the first player.
         """
         if not self.played_on[game] or not moves:
             return
@@ -158,14 +158,15 @@ class Resignation:
 
     @property
     def rate(self) -> float:
-        """Fraction of wrong resignations, if players resigned below the threshold v in games played to the end."""
+        """Fraction of wrong resignations in the games that were played to the end, if players had resigned below v."""
         at = int(np.searchsorted(GRID, self.v, side="right")) - 1
         return int(self.wrong[:, at].sum()) / max(int(self.would[:, at].sum()), 1)
 
 
 def learned_value(found: Path) -> float:
-    """Return the lowest resignation threshold v that self-play workers had learned at a checkpoint, or NEVER if none
-    had. For a checkpoint of weights alone (a champion), read the run's newest checkpoint with self-play workers.
+    """Return the lowest resignation threshold v that self-play workers have learned, or NEVER if none has learned one.
+
+    found: a checkpoint. If it has only weights (a champion), read the run's newest checkpoint with self-play workers.
     """
     for path in (found, *reversed(checkpoint.everything(found.parents[1]))):
         opened, parts = checkpoint.open_checkpoint(path), sorted(path.glob("workers/self_play-*.safetensors"))
@@ -209,9 +210,10 @@ NOBODY = records.ResignOptions(played_on=1.0)
 
 
 def game_rows(board: Game) -> Spec:
-    """Return the fields of a row of the rollout, which describes one position of a game: the planes that the player to
-    move sees, the legal moves, the move, the visits divided by their sum, the game's number, and more. Planes are
-    packed into bits (np.packbits) if all are 0 or 1.
+    """Return the fields of a row of the rollout, which describes one position of a game.
+
+    Besides the fields of all rollouts, a row has `obs` (planes that the player to move sees), `mask` (legal moves),
+    `action`, `visits` (divided by their sum) and `game` (the game's number). Planes of 0 and 1 are packed into bits.
     """
     shares, integer = Field((board.actions,), "float32"), Field((), "int64")
     bits, mask = Field((-(-math.prod(board.planes) // 8),), "uint8"), Field((board.actions,), "bool")
@@ -233,8 +235,7 @@ def self_play(
 ) -> Iterator[None]:
     """Run a self-play worker, which plays envs.lanes games at once and pulls new weights every EVALUATIONS batches.
 
-    backend: see NetworkEvaluator. If the backend or the precision is "auto", the worker's state contains the choice, so
-    that a resumed worker computes the same.
+    `backend`: see NetworkEvaluator. If the backend or the precision is "auto", a resumed worker keeps its first choice.
     """
     saved = actor_checkpoint.load_actor(ctx, out.consumers)
     if saved:
@@ -282,7 +283,7 @@ def _evaluator(
 
 
 class SelfPlay:
-    """Games of one self-play worker. `slots` yields the number of each slot that has been filled with whole games."""
+    """Games of one self-play worker. `slots` fills slots of the queue with whole games, and yields their numbers."""
 
     between = True  # the state can be saved at any time
 
@@ -317,8 +318,9 @@ class SelfPlay:
         self.arrays |= {"raw": self.raw, "resignation": self.resignation.arrays, "notes": self.notes.arrays}
 
     def slots(self, pull: Callable[[], int]) -> Iterator[int | None]:
-        """Play games forever. Yield the number of each full slot (memory of one rollout), and None in between. pull:
-        function that updates the weights and returns their version.
+        """Play games forever. Yield the number of each slot (memory of one rollout) that is full, and None in between.
+
+        `pull`: function that updates the weights and returns their version.
         """
         while True:
             while sum(map(_length, self.finished)) <= self.out.T:
@@ -381,7 +383,7 @@ class SelfPlay:
             self.search.restart(done.games[ended])
 
     def _end(self, game: int, worth: float) -> None:
-        """End a game, and queue its rows. worth: the outcome for the player who moved last."""
+        """End a game, and queue its rows. worth: the game's outcome for the player who moved last."""
         moves = int(self.games.length[game])
         rows = tree.map(lambda x: x[game, : moves + 1].copy(), self.moves)
         rows["obs"][moves], rows["mask"][moves], rows["visits"][moves] = 0, False, 0.0
@@ -420,7 +422,7 @@ class SelfPlay:
     # ------------------------------------------------------------------------------------------- saving
 
     def save(self) -> Batch:
-        """Return the state to save: searches, rows of unfinished games, and rows of finished games in no slot yet."""
+        """Return the state to save: searches, rows of unfinished games, and rows of games that wait for a slot."""
         lengths = np.array([_length(game) for game in self.finished], np.int64)
         packed = {k: np.concatenate([g[k] for g in self.finished]) for k in self.moves} if self.finished else {}
         numbers = {"incarnation": self.ctx.incarnation, "version": self.version, "number": self.number}
@@ -444,7 +446,7 @@ class SelfPlay:
 
 
 def recorded_rows(rows: Batch) -> Batch:
-    """Return the rows of a game's moves with a full search, which are the rows with visits, and the game's last row."""
+    """Return the rows of moves whose search had all simulations (rows with visits), and the game's last row."""
     full = rows["visits"].any(1)
     found = tree.map(lambda x: x[np.append(full[:-1], True)], rows)
     found["reward"][1:], found["first"][0] = rows["reward"][1:][full[:-1]], True

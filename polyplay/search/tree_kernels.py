@@ -2,9 +2,8 @@
 
 A backed-up value is for the player who chose the edge, so the sign changes at each step toward the root.
 
-If a game may have several leaves in a batch, a leaf that waits for the network counts as a lost visit until the
-network's output arrives. If a game's descent meets a waiting leaf, the game adds no more leaves in this round. So no
-leaf is evaluated twice.
+If a game may have several leaves in a batch, each leaf that waits for the network counts as a lost visit (virtual
+loss). If a descent reaches a waiting leaf, this game adds no more leaves in the round, so no leaf is evaluated twice.
 """
 
 from __future__ import annotations
@@ -39,8 +38,8 @@ TINY = 1e-38  # lower bound of probabilities
 
 @compiled
 def draw_gumbel(tree: Tree, rules: Rules, g: int) -> None:
-    """Draw Gumbel noise for the moves at a root, times the temperature at the root's ply. The move of greatest noise +
-    logit is then a draw from softmax(logit / temperature). At temperature 0, the noise is 0.
+    """Draw Gumbel noise for the moves at a root, times the temperature at the root's ply. The move with the greatest
+    noise + logit is then a draw from softmax(logit / temperature). At temperature 0, the noise is 0.
     """
     key = trees.stream(rules.key, rules.lane + g, tree.plays[g].searches)
     scale = tree.temperatures[records.ply(tree.records[g, 0])]
@@ -50,8 +49,8 @@ def draw_gumbel(tree: Tree, rules: Rules, g: int) -> None:
 
 @inlined
 def _write_sigma(tree: Tree, rules: Rules, g: int, node: int) -> None:
-    """Write σ(q) of a node's moves into tree.shares. The q of unvisited moves is v_mix (Danihelka et al. 2022), an
-    estimate of the node's value from the network's value and the q of visited moves.
+    """Write σ(q) of a node's moves into `tree.shares`. For unvisited moves, q is v_mix (Danihelka et al. 2022), an
+    estimate of the node's value.
     """
     first, count = tree.nodes[g, node].first, tree.nodes[g, node].count
     visits, most, weight, mean, tried = 0, 0, 0.0, 0.0, 0
@@ -82,7 +81,7 @@ def _logit(tree: Tree, g: int, edge: int) -> float:
 
 @inlined
 def _root_choice(tree: Tree, g: int, wanted: int) -> int:
-    """Return the edge with `wanted` visits and the greatest g + logit + σ(q) at the root. tree.shares holds σ(q)."""
+    """Return the root's edge with the greatest g + logit + σ(q) among those with `wanted` visits."""
     first, count = tree.nodes[g, 0].first, tree.nodes[g, 0].count
     best, top, highest = first, -np.inf, -np.inf
     for e in range(first, first + count):
@@ -97,7 +96,7 @@ def _root_choice(tree: Tree, g: int, wanted: int) -> int:
 
 @inlined
 def _improve(tree: Tree, g: int, node: int) -> None:
-    """Replace σ(q) in tree.shares by the improved policy, the softmax of logit + σ(q)."""
+    """Replace σ(q) in `tree.shares` by the improved policy, the softmax of logit + σ(q)."""
     first, count, top, total = tree.nodes[g, node].first, tree.nodes[g, node].count, -np.inf, 0.0
     for i in range(count):
         tree.shares[i] += _logit(tree, g, first + i)
@@ -111,8 +110,8 @@ def _improve(tree: Tree, g: int, node: int) -> None:
 
 @compiled
 def gumbel_edge(tree: Tree, rules: Rules, g: int, node: int) -> int:
-    """Return the next edge of the descent in a Gumbel search. At the root, sequential halving chooses the edge. Below
-    the root, the fraction of visits of the edge is farthest below its probability in the improved policy.
+    """Return the edge that a Gumbel search takes at a node. At the root, sequential halving chooses the edge. Below the
+    root, it is the edge whose fraction of visits is farthest below its probability in the improved policy.
     """
     first, count, visits = tree.nodes[g, node].first, tree.nodes[g, node].count, 0
     for e in range(first, first + count):
@@ -132,8 +131,9 @@ def gumbel_edge(tree: Tree, rules: Rules, g: int, node: int) -> int:
 
 @compiled
 def choose_gumbel(tree: Tree, rules: Rules, games: np.ndarray, actions: np.ndarray, policy: np.ndarray) -> None:
-    """Write the moves of finished Gumbel searches into actions, int64 [n], and improved policies into policy, float32
-    [n, A]. A move has the greatest g + logit + σ(q) of the most visited moves, where g is Gumbel noise.
+    """Choose the moves of finished Gumbel searches. Write them into `actions`, int64 [n], and the improved policies
+    into `policy`, float32 [n, A]. Of the most visited moves, the one with the greatest g + logit + σ(q) is chosen,
+    where g is Gumbel noise.
     """
     for k in range(games.size):
         g = games[k]
@@ -198,7 +198,7 @@ def _add_child(tree: Tree, game: np.ndarray, g: int, parent: int, edge: int) -> 
 
 @inlined
 def _descend(tree: Tree, rules: Rules, game: np.ndarray, g: int, row: int) -> tuple[int, int]:
-    """Return (node, depth) of a game's next leaf, which is added if it is new. Write the path into tree.paths[row]."""
+    """Find a game's next leaf, or add it. Return (node, depth), and write the path into `tree.paths[row]`."""
     node, edge, depth = 0, 0, 0
     tree.paths[row, 0] = 0
     while tree.nodes[g, node].status == trees.EXPANDED:
@@ -214,7 +214,7 @@ def _descend(tree: Tree, rules: Rules, game: np.ndarray, g: int, row: int) -> tu
 
 @inlined
 def _change(tree: Tree, g: int, edge: int, depth: int, visits: int) -> None:
-    """Add `visits`, which may be virtual, to an edge, and recompute the edge's q and u."""
+    """Add `visits` to an edge, and recompute the edge's q and u."""
     n, total = tree.edges[g, edge].visits + visits, tree.sums[g, edge].total - tree.sums[g, edge].pending
     tree.edges[g, edge].visits = n
     tree.edges[g, edge].q = np.float32(total / n) if n > 0 else np.float32(0.0)
@@ -223,7 +223,7 @@ def _change(tree: Tree, g: int, edge: int, depth: int, visits: int) -> None:
 
 @inlined
 def _back_up(tree: Tree, g: int, row: int, depth: int, value: float, waited: int) -> None:
-    """Add `value`, for the player who chose the last edge, to a path. If `waited` is 1, also remove a virtual loss."""
+    """Back up `value`, for the player who chose the path's last edge. waited: 1 also removes a virtual loss."""
     for k in range(depth, -1, -1):
         edge = tree.paths[row, k]
         tree.sums[g, edge].total += value
@@ -250,11 +250,11 @@ def _wants_leaf(tree: Tree, rules: Rules, g: int) -> bool:
 
 @compiled
 def gather_leaves(tree: Tree, rules: Rules, game: np.ndarray, batch: np.ndarray, count: int) -> int:
-    """Add leaves (positions to evaluate) of all games without waiting leaves to a batch. Return the new number of
-    leaves.
+    """Add leaves (positions to evaluate) to the batch, and return the new number of leaves. Games that already have
+    leaves in the batch are skipped.
 
-    If the game is over at a leaf, its result is backed up at once, without the network, and the leaf is not added.
-    count: number of leaves in the batch so far.
+    count: number of leaves in the batch so far. If the game is over at a leaf, its result is backed up at once, without
+    the network.
     """
     for g in range(tree.plays.size):
         if tree.plays[g].status != trees.SEARCHING or tree.plays[g].waiting > 0:
@@ -316,7 +316,7 @@ def first_not_finite(logits: np.ndarray, values: np.ndarray) -> int:
 
 @compiled
 def set_root(tree: Tree, rules: Rules, g: int) -> None:
-    """Set this search's priors at an expanded root: the edges' priors, in a full search mixed with noise."""
+    """Set the priors of the root's edges for this search. In a full search, mix them with noise."""
     first, count = tree.nodes[g, 0].first, tree.nodes[g, 0].count
     if rules.gumbel:
         draw_gumbel(tree, rules, g)
@@ -359,7 +359,7 @@ def answer(tree: Tree, rules: Rules, game: np.ndarray, logits: np.ndarray, value
 
 @inlined
 def _copy(source: np.ndarray, target: np.ndarray) -> None:
-    """Copy by a loop, because a slice assignment would allocate an array in case the arrays overlap."""
+    # a slice assignment would allocate an array in case the arrays overlap
     for i in range(target.size):
         target[i] = source[i]
 
@@ -398,7 +398,7 @@ def begin(tree: Tree, rules: Rules, games: np.ndarray, records: np.ndarray) -> N
 
 @inlined
 def _mark(tree: Tree, g: int, root: int) -> int:
-    """Number the nodes of the subtree at `root` in tree.kept; others have -1. Return the subtree's number of edges."""
+    """Number the subtree's nodes in `tree.kept`. Other nodes get -1. Return the number of the subtree's edges."""
     kept, used = tree.kept, tree.plays[g].nodes
     kept[:used] = -1
     kept[root] = 0
@@ -419,7 +419,7 @@ def _mark(tree: Tree, g: int, root: int) -> int:
 
 @inlined
 def _compact(tree: Tree, g: int, root: int, edge: int) -> None:
-    """Move the nodes that tree.kept numbers, and their edges, to the front of the arrays. `edge` becomes edge 0."""
+    """Move the nodes numbered in `tree.kept`, and their edges, to the front of the arrays. `edge` becomes edge 0."""
     tree.edges[g, 0] = tree.edges[g, edge]
     tree.sums[g, 0] = tree.sums[g, edge]
     tree.edges[g, 0].child, tree.sums[g, 0].prior, tree.edges[g, 0].u = 0, 0.0, 0.0
@@ -444,7 +444,7 @@ def _compact(tree: Tree, g: int, root: int, edge: int) -> None:
 
 @inlined
 def _reuse(tree: Tree, rules: Rules, g: int, edge: int) -> bool:
-    """Make an edge's child the root if the child has edges and a search still fits. Return whether that is so."""
+    """Make an edge's child the new root, and keep its subtree. Return False if this is not possible."""
     child = tree.edges[g, edge].child
     if not rules.reuse or child < 0 or tree.nodes[g, child].status != trees.EXPANDED:
         return False
@@ -472,9 +472,7 @@ def _root_edge(tree: Tree, g: int, action: int) -> int:
 def advance(
     tree: Tree, rules: Rules, game: np.ndarray, games: np.ndarray, actions: np.ndarray, results: np.ndarray
 ) -> None:
-    """Make a move in each of `games`, and start the next searches. Write the results of the moves into results, int8
-    [n].
-    """
+    """Make a move in each of `games`, and start the next searches. Write the results into `results`, int8 [n]."""
     for i in range(games.size):
         g = games[i]
         _copy(tree.records[g, 0], tree.record)
@@ -492,7 +490,7 @@ def advance(
 
 @compiled
 def finished_games(tree: Tree, rules: Rules, out: np.ndarray) -> int:
-    """Write the numbers of all games whose search is done into out, int64 [B]. Return the number of these games."""
+    """Write the numbers of all games whose search is done into `out`, int64 [B]. Return how many games these are."""
     n = 0
     for g in range(tree.plays.size):
         done = tree.plays[g].done >= tree.plays[g].asked and tree.nodes[g, 0].status == trees.EXPANDED
@@ -504,7 +502,7 @@ def finished_games(tree: Tree, rules: Rules, out: np.ndarray) -> int:
 
 @compiled
 def collect(tree: Tree, done: Finished) -> None:
-    """Write the results of the searches of `done.games` into the other arrays of `done`, which must contain zeros."""
+    """Fill the arrays of `done`, which are zeros, with the results of the searches of `done.games`."""
     for i in range(done.games.size):
         g = done.games[i]
         done.plies[i] = records.ply(tree.records[g, 0])

@@ -49,11 +49,12 @@ class System:
 
 @dataclass(frozen=True, eq=False)
 class Page:
-    """Definition of a system: its options, and a function that adds its workers to a crew. Raises UserError if Config
-    is not a dataclass of options with defaults, or if build is not a function.
+    """Definition of a system: its options, and a function that adds its workers to a crew.
 
-    Config: a frozen dataclass with fields `env` and `frames`. build(c, crew): adds the workers of a system with options
-    c to the crew, and returns a System. Raises UserError if options contradict each other.
+    `Config`: a frozen dataclass of options with defaults. It has the fields `env` and `frames`.
+    `build(c, crew)`: function that adds the workers of a system with options `c` to the crew, and returns a System. It
+    raises UserError if options contradict each other.
+    Raises UserError if `Config` or `build` is not of this kind.
     """
 
     Config: Any
@@ -111,7 +112,7 @@ def ordinary() -> list[str]:
 
 
 def load(name: str) -> Page:
-    """Return the page of system `name` (in any case), or a user's page module:NAME. Raises UserError without a page."""
+    """Return the page of a system (upper or lower case), or a user's page module:NAME. Raises UserError."""
     if ":" in name:
         return replace(_find(name), name=name)
     known, own = names(), name.lower()
@@ -126,8 +127,10 @@ def load(name: str) -> Page:
 
 
 def page_of(system: str, over: object = None) -> Page:
-    """Return the page of a system. The page of a population also has the options and presets of the members' system
-    `over` (None: the default). Raises UserError if a page does not exist, or if `over` is a population.
+    """Return the page of a system. Raises UserError if it does not exist.
+
+    over: the system of a population's members (None: the default). The page then also has the options and presets of
+    this system. Raises UserError if `over` is a population itself.
     """
     page = load(system)
     if not is_population(page):
@@ -147,8 +150,6 @@ def page_of(system: str, over: object = None) -> Page:
 
 
 def _lifted(config: Any, make: Any) -> Any:
-    """Return a preset of the members' system as a preset of the population."""
-
     def preset() -> Any:
         return config(**vars(make()))
 
@@ -157,7 +158,6 @@ def _lifted(config: Any, make: Any) -> Any:
 
 
 def _find(name: str) -> Page:
-    """Return a user's page module:NAME. Raises UserError if the module has no such page."""
     allowed = "module:NAME, where the module has NAME = Page(Config, build)"
     module, _, attribute = name.partition(":")
     try:

@@ -48,9 +48,10 @@ def ftw_network(c: Any, envs: Envs) -> NetworkFactory:
 
 
 def agent_values(c: Any, envs: Envs) -> tuple[dict[str, float], dict[str, Prior], Evolution]:
-    """Return (hyperparameters of the agents, ranges (priors) of those that vary, rules of copying). When an agent
-    copies another agent, each value changes with probability CHANCE: `period` is drawn from its range, any other value
-    is perturbed. Raises UserError if an option is wrong.
+    """Return (hyperparameters of the agents, ranges of those that vary, rules by which agents copy each other).
+
+    When an agent copies another agent, each value changes with probability CHANCE. Raises UserError if an option is
+    wrong.
     """
     ranges = _ranges(c)
     size, factor = ranges.pop("reward"), ranges.pop("points", None)
@@ -68,7 +69,7 @@ def agent_values(c: Any, envs: Envs) -> tuple[dict[str, float], dict[str, Prior]
 
 
 def _ranges(c: Any) -> dict[str, Prior]:
-    """Return {name: range}. A fixed value has a range with equal ends. Raises UserError if --ranges is wrong."""
+    """Return {name: range} of the hyperparameters. A fixed value is a range with equal ends. Raises UserError."""
     found = {prior.name: prior for prior in map(_prior, RANGES)}
     for text in c.ranges:
         name, equals, word = text.partition("=")
@@ -86,7 +87,6 @@ def _ranges(c: Any) -> dict[str, Prior]:
 
 
 def _prior(text: str) -> Prior:
-    """Read a range (prior) from text. Raises UserError, whose message names --ranges."""
     try:
         return parse_prior(text, _number)
     except UserError as e:
@@ -129,7 +129,7 @@ TEAMS = 2  # teams in an actor's matches; each plays a group of the actor's lane
 
 
 def table_envs(c: Any, crew: Crew, players: int, actors: int) -> Envs:
-    """Return the environments of one actor (acting worker), with one group of lanes for each of the `players`."""
+    """Return the environments of one actor (acting worker). Each of the `players` plays one group of lanes."""
     workers = crew.placement.env_threads(actors)
     return Envs(c.env, c.lanes, players, workers=workers, agents=players, **crew.env_defaults)
 
@@ -138,8 +138,8 @@ BOUND = 5.0  # bound of normalized observations
 
 
 def five_network(c: Any, envs: Envs) -> NetworkFactory:
-    """Return the factory of Five's network. The network reads sets of units, has an LSTM, and shares rewards in a team.
-    Raises UserError: the game does not have two teams, or gives no separate rewards to share.
+    """Return the factory of Five's network, which reads sets of units and has an LSTM. Raises UserError if the game
+    does not have two teams, or if --team-spirit shares rewards that the game does not give.
     """
     spec = envs.spec
     if len(set(spec.sides)) != TEAMS:
@@ -155,8 +155,8 @@ def five_network(c: Any, envs: Envs) -> NetworkFactory:
 
 
 def check_windows(c: Any) -> None:
-    """Check the options for windows, the equal pieces of rollouts from which Five learns. Raises UserError if rollouts
-    cannot be cut into windows, if a batch cannot be drawn, or if acting would wait for new weights forever.
+    """Check the options for windows, the equal pieces of rollouts from which Five learns. Raises UserError if windows
+    do not divide a rollout, if a batch is larger than the buffer, or if actors would wait for new weights forever.
     """
     if c.unroll % c.window:
         raise UserError(f"--window {c.window} given, allowed: a divisor of --unroll {c.unroll}")

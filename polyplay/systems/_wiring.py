@@ -59,9 +59,10 @@ def atari_options(c: Any, life_loss: str = "auto", pipeline: str = "", **made: A
     """Return the options of the Atari preset `c.atari`, combined with those that the environment's id implies. Return
     {} if the environment is not an Atari game.
 
-    c.atari: NAME, NAME:PIPELINE or auto:PIPELINE, where auto is the system's default preset.
-    pipeline: the only pipeline (way to step games) that the system allows, or "" for any.
-    made: arguments of Envs. Raises UserError if the preset is unknown, or does not fit the pipeline or the environment.
+    `c.atari`: NAME, NAME:PIPELINE or auto:PIPELINE, where auto is the system's default preset.
+    `pipeline`: the only pipeline (way to step games) that the system allows, or "" for any.
+    `made`: keyword arguments for Envs.
+    Raises UserError if the preset is unknown, or does not fit the pipeline or the environment.
     """
     name, colon, how = c.atari.partition(":")
     presets = read_settings("pages.toml").get(type(c).__module__.rpartition(".")[2], {}).get("presets", {})
@@ -89,7 +90,7 @@ def atari_options(c: Any, life_loss: str = "auto", pipeline: str = "", **made: A
 
 
 def shared_id_options(env: str) -> dict[str, object]:
-    """Return the options that the ids of all tasks in `env` imply. Raises UserError if different tasks imply others."""
+    """Return the options that the ids of all tasks in `env` imply. Raises UserError if the ids imply different ones."""
     names = [name for name, _ in task_words(env)] or [env]
     found = [id_options(name) for name in names]
     if (odd := next((i for i, own in enumerate(found) if own != found[0]), None)) is not None:
@@ -106,12 +107,12 @@ def plays_atari(c: Any, kwargs: Mapping[str, Any] | None = None, wrappers: tuple
 def worker_envs(
     c: Any, crew: Crew, *, lanes: int = 0, workers: int = 1, inline_single: bool = False, **options: Any
 ) -> Envs:
-    """Return the parallel environments (lanes) of one worker, with the command line's options and, for Atari games,
-    with the options of the preset `c.atari`.
-    lanes: number of environments. 0 means c.lanes.
-    workers: number of threads or processes that step the environments.
-    inline_single: let the worker itself step a single Atari game, because a separate process would be slower.
-    options: options of atari_options and of Envs.
+    """Return the parallel environments (lanes) of one worker. Atari games get the options of the preset `c.atari`.
+
+    `lanes`: number of environments. 0 means c.lanes.
+    `workers`: number of threads or processes that step the environments.
+    `inline_single`: let the worker itself step a single Atari game, because a separate process would be slower.
+    `options`: options of atari_options and of Envs.
     """
     atari = {name: options.pop(name) for name in ("life_loss", "pipeline") if name in options}
     lanes = lanes or c.lanes
@@ -127,8 +128,8 @@ def actor_envs(c: Any, crew: Crew) -> Envs:
 
 
 def enough_actors(c: Any, crew: Crew, envs: Envs, spec: LearnerSpec) -> int:
-    """Return the number of actors that keep the learners busy, measured at the start of the run. If --lag limits the
-    actors, or if nothing is measured, return the least possible number.
+    """Return the number of actors that keep the learners busy, which is measured. If --lag limits the actors, or if
+    nothing can be measured, return the least possible number.
     """
     least = fewest_actors(c.learners)
     rollouts_per_batch(c, least)  # reports errors before anything is measured
@@ -136,16 +137,15 @@ def enough_actors(c: Any, crew: Crew, envs: Envs, spec: LearnerSpec) -> int:
 
 
 def rollouts_per_batch(c: Any, actors: int) -> int:
-    """Return the number of rollouts in one learner's share of a batch. Each rollout has c.lanes trajectories. Raises
-    UserError if --slots (number of rollouts in memory) or --lag does not allow this number.
+    """Return how many rollouts one learner takes into a batch. Each rollout has c.lanes trajectories. Raises UserError
+    if --slots (number of rollouts in memory) or --lag does not allow this number.
     """
     return slots_per_batch(c.batch, c.lanes, actors=actors, slots=c.slots, learners=c.learners, lag=c.lag)
 
 
 def agent_envs(c: Any, crew: Crew, room: int) -> Envs:
-    """Return the environments of GA3C's agents, which are separate processes. The run starts with c.agents agents, and
-    later has at most `room`. A batch for the network has all agents that are ready, at most c.predict_batch. A game of
-    several players has one lane (parallel environment) for each player.
+    """Return the environments of GA3C's agents, which are separate processes. A game of several players has one lane
+    (parallel environment) for each player. room: largest number of agents in the run.
     """
     most = min(c.predict_batch, room)
     envs = worker_envs(c, crew, pipeline="plain", lanes=room, workers=room, active=c.agents, at_once=most)
@@ -179,15 +179,15 @@ def replica_envs(
 
     The c.lanes parallel environments (lanes) are divided among c.replicas replicas. If c.replicas is 0, the number of
     replicas is the largest one up to `most` that divides lanes and batch. On a CPU without image observations, the
-    number is then 1, because small networks update faster than replicas average gradients. All groups (lanes that step
-    together) have equally many lanes, and whole matches. Raises UserError if lanes do not divide, or if a minibatch
+    number is then 1: small networks update faster than replicas average gradients. All groups (lanes that step
+    together) have equally many lanes, and whole matches. Raises UserError if lanes cannot be divided, or if a minibatch
     could be empty.
 
-    minibatches: number of minibatches per rollout of a replica. With a recurrent core, minibatches must divide lanes.
-    batch: number of transitions to divide among replicas, or 0.
-    most: largest number of replicas. 0 means one per core, or one per GPU.
-    workers: number of threads or processes that step a replica's environments. 0 means the replica's share of cores.
-    several: whether c.replicas = 0 allows several replicas on a CPU without images, because replicas are asynchronous.
+    `minibatches`: number of minibatches per rollout of a replica. With a recurrent core, it must divide the lanes.
+    `batch`: number of transitions to divide among replicas, or 0.
+    `most`: largest number of replicas. 0 means one per core, or one per GPU.
+    `workers`: number of threads or processes that step a replica's environments. 0 means the replica's share of cores.
+    `several`: allow several replicas on a CPU without images, too, because replicas are asynchronous.
     """
     whole = worker_envs(c, crew, life_loss=life_loss)
     alone = crew.placement.on_cpu and not (several or whole.spec.image_leaves)
@@ -213,8 +213,8 @@ def _replicas(c: Any, whole: Envs, minibatches: int, batch: int, most: int) -> i
 
 
 def _vectors(c: Any, whole: Envs) -> int:
-    """Return the number of replicas for a vector environment. Each group of a replica's lanes is one vector
-    environment. Raises UserError if --lanes or --replicas do not allow this.
+    """Return the number of replicas for a vector environment. Each replica has one vector environment per group of
+    lanes. Raises UserError if --lanes or --replicas do not allow this.
     """
     n, rest = divmod(c.lanes, c.groups * whole.spec.width)
     if rest or c.replicas not in (0, n):
@@ -226,7 +226,6 @@ def _vectors(c: Any, whole: Envs) -> int:
 
 
 def _check_minibatches(c: Any, envs: Envs) -> None:
-    """Raise UserError if a minibatch of a replica's rollout could be empty."""
     # fewest transitions: every second row is the first of a game, and one player of each match is left
     sure = envs.lanes // envs.spec.seats * (c.unroll // 2)
     if c.minibatches > sure:
@@ -235,8 +234,9 @@ def _check_minibatches(c: Any, envs: Envs) -> None:
 
 
 def actor_critic(c: Any, envs: Envs, *, init: str, auxiliary: str = "none", **options: Any) -> NetworkFactory:
-    """Return the factory of a network with a policy and a value, by c's options. With rewards scaled by returns, the
-    network tracks the size of returns. auxiliary: UNREAL's tasks that need heads, as text for `task_costs`.
+    """Return the factory of a network with a policy and a value, by the options `c`.
+
+    `auxiliary`: UNREAL's tasks that need heads, as text for `task_costs`.
     """
     returns = c.gamma if c.reward == "scale" else None
     given = {"core": c.core, "init": init, "inputs": c.inputs, "returns": returns, "actions": c.actions}
@@ -253,8 +253,9 @@ def dpg_envs(c: Any, crew: Crew) -> Envs:
 
 
 def critics_envs(c: Any, crew: Crew, discrete: bool = False) -> Envs:
-    """Return the environments of SAC and TD3. Raises UserError if actions are not bounded real numbers. discrete: also
-    allow discrete actions and discrete parts of actions.
+    """Return the environments of SAC and TD3. Raises UserError if actions are not bounded real numbers.
+
+    `discrete`: whether discrete actions, and actions with discrete parts, are allowed, too.
     """
     envs = Envs(c.env, c.lanes, workers=1, **crew.env_defaults)
     flaw = rules.critics_flaw(envs.spec.action) if discrete else rules.deterministic_flaw(envs.spec.action)
@@ -279,10 +280,11 @@ def check_critics(c: Any) -> None:
 
 
 def entropy_target(c: Any, envs: Envs) -> float:
-    """Return the entropy in nats that SAC's policy should have: c.entropy if set, otherwise a sum over the parts of an
-    action. The sum has −1 for each number of a Box (Haarnoja et al. 2018b), and 0.89 ln n for each Discrete(n), with
-    the factor 0.89 of CleanRL (Christodoulou 2019: 0.98). Raises UserError if no policy can reach this entropy, because
-    the temperature would grow forever.
+    """Return the target entropy of SAC's policy in nats: c.entropy if set, otherwise a sum over the parts of an action.
+
+    Each number of a Box adds −1 (Haarnoja et al. 2018b). Each Discrete(n) adds 0.89 ln n, with the factor 0.89 of
+    CleanRL (Christodoulou 2019: 0.98). Raises UserError if no policy reaches this entropy: the temperature would grow
+    forever.
     """
     parts = [leaf for _, leaf in tree.leaves(envs.spec.action)]
     real = sum(math.prod(x.shape) for x in parts if isinstance(x, spaces.Box))
@@ -295,7 +297,7 @@ def entropy_target(c: Any, envs: Envs) -> float:
 
 
 def check_actions(c: Any, envs: Envs, needs: str, flaw: str) -> None:
-    """Raise UserError if the environment's actions have a `flaw`. needs: kind of actions that the system takes."""
+    """Raise UserError if `flaw` says why the actions do not fit. needs: kind of actions that the system takes."""
     if flaw:
         name, action = type(c).__module__.rpartition(".")[2], envs.spec.action
         others = ["ppo", "impala", "a2c"]
@@ -307,11 +309,11 @@ def check_actions(c: Any, envs: Envs, needs: str, flaw: str) -> None:
 
 
 def q_network(c: Any, envs: Envs, **options: Any) -> NetworkFactory:
-    """Return the factory of a network of action values, by c's options. With a single lane (parallel environment), the
-    last bits of outputs may depend on the batch. Raises UserError if actions of this kind cannot have values.
+    """Return the factory of a network of action values, by the options `c`. Raises UserError if actions of this kind
+    cannot have values.
     """
     check_actions(c, envs, "discrete", rules.values_flaw(envs.spec.action))
-    given = {"inputs": c.inputs, "exact": envs.lanes > 1}
+    given = {"inputs": c.inputs, "exact": envs.lanes > 1}  # with one lane, last bits may depend on the batch
     return NetworkFactory(c.network, envs.spec, {**given, **options}, "values")
 
 
@@ -322,12 +324,12 @@ def game_queue(board: Game, players: int) -> RolloutQueue:
 
 
 def position_replay(board: Game, **options: Any) -> Replay:
-    """Return a replay buffer of positions with their games' outcomes z. It sums no rewards. options: of Replay."""
+    """Return a replay buffer of positions with the outcomes z of their games. options: of Replay."""
     return Replay({k: v for k, v in game_rows(board).items() if k != "agent"}, gamma=0.0, **options)
 
 
 def search_options(c: Any) -> SearchOptions:
-    """Return the options of the tree search in AlphaGo Zero. Raises UserError, whose message names an option."""
+    """Return the options of AlphaGo Zero's tree search. Raises UserError if an option is not allowed."""
     names = "simulations", "exploration", "c", "fast_simulations", "leaves", "fpu", "root", "gumbel_actions"
     try:
         given: dict[str, Any] = {name: getattr(c, name) for name in (*names, "noise", "noise_alpha")}

@@ -22,7 +22,7 @@ from polyplay.workers.crew import Crew
 
 @dataclass(frozen=True)
 class Config(AgentOptions):  # inherits env, inputs
-    """Defaults: extended data table 1 of the paper, which gives the target network's period in updates."""
+    """Defaults: extended data table 1 of the paper. As there, `target_update` counts updates, not agent steps."""
 
     atari: str = "dqn2015"  # preprocessing of Atari games: a preset of docs/guides/atari.md
     lanes: Count = 1  # parallel environments (num-envs), over all replicas

@@ -71,7 +71,7 @@ class OwnOptimizer(torch.optim.Optimizer, ABC):
 
 
 def in_one_pass(*tensors: Tensor) -> bool:
-    """Tell whether a compiled loop can update these tensors: more than FEW contiguous float32 numbers on a CPU."""
+    """Tell whether a compiled loop can update these tensors: contiguous, float32, on a CPU, and longer than FEW."""
     plain = (x.device.type == "cpu" and x.dtype == torch.float32 and x.is_contiguous() for x in tensors)
     return tensors[0].numel() > FEW and all(plain)
 
@@ -84,9 +84,7 @@ BETA2 = 0.999
 
 
 class Adam(OwnOptimizer):
-    """Adam by torch's fused kernel, called directly to avoid the overhead of torch.optim. The state has "step",
-    "exp_avg" and "exp_avg_sq", as in torch.
-    """
+    """Adam, as in torch. The state has "step", "exp_avg" and "exp_avg_sq"."""
 
     def __init__(self, params: Iterable[Tensor], lr: float, eps: float, betas: tuple[float, float]):
         super().__init__(params, {"lr": lr, "eps": eps, "betas": betas})
@@ -97,7 +95,7 @@ class Adam(OwnOptimizer):
 
     def update(self, p: Tensor, grad: Tensor, state: State, group: Group) -> None:
         steps, (beta1, beta2) = state["step"].add_(1), group["betas"]
-        torch._fused_adam_(
+        torch._fused_adam_(  # called directly, without the overhead of torch.optim
             *([p], [grad], [state["exp_avg"]], [state["exp_avg_sq"]], [], [steps]),
             lr=group["lr"],
             beta1=beta1,
@@ -111,10 +109,10 @@ class Adam(OwnOptimizer):
 
 @dataclass(frozen=True)
 class OptimizerPart:
-    """Settings of a part of the weights: `size` consecutive numbers of the vector.
+    """Settings of a part of the weights, which are `size` consecutive numbers of the weight vector.
 
-    rate: factor of the optimizer's learning rate for this part.
-    every: number of updates per step of this part.
+    `rate`: factor that multiplies the learning rate for this part.
+    `every`: number of updates after which the part takes a step. 1: it takes a step in each update.
     """
 
     size: int
@@ -123,8 +121,8 @@ class OptimizerPart:
 
 
 def parts_of(network: torch.nn.Module, **parts: tuple[float, int]) -> tuple[OptimizerPart, ...]:
-    """Return the parts of a network's weights that have separate settings, or () if all settings are (1, 1).
-    parts: (rate, every) of a child module, by the child's name. A child without an entry has (1, 1).
+    """Return the network's weights as parts with separate settings, or () if all settings are the default.
+    `parts`: the settings (rate, every) of child modules, by the child's name. The default is (1, 1).
     """
     found = list[OptimizerPart]()
     for name, x in network.named_parameters():
@@ -136,10 +134,7 @@ def parts_of(network: torch.nn.Module, **parts: tuple[float, int]) -> tuple[Opti
 
 
 class PartsAdam(Adam):
-    """Adam for weights in parts, each with its own learning rate and period.
-
-    The step number of a part counts that part's updates.
-    """
+    """Adam for weights in parts, each with its own learning rate and period. Each part counts its own steps."""
 
     def __init__(self, params: Iterable[Tensor], parts: tuple[OptimizerPart, ...], **given: Any):
         self.parts = parts
@@ -163,14 +158,13 @@ class PartsAdam(Adam):
 class ClippedAdam(Adam):
     """Adam (Kingma & Ba 2015) with the per-parameter clip of OpenAI Five (Berner et al. 2019, appendix C).
 
-    For a gradient Δ, per element, from m = v = 0, at step t:
+    For each element of a gradient Δ, at step t, with m = v = 0 before the first step:
 
-    v ← β₂·v + (1 − β₂)·Δ², v̂ = v/(1 − β₂ᵗ): by the unclipped gradient
+    v ← β₂·v + (1 − β₂)·Δ², v̂ = v/(1 − β₂ᵗ)
     m ← β₁·m + (1 − β₁)·clamp(Δ, ±5·√v̂), m̂ = m/(1 − β₁ᵗ)
     θ ← θ − lr·m̂/(√v̂ + ε)
 
-    v includes the newest gradient. For β₂ = 0.999, no gradient is clipped in the first 25 steps, and a clipped gradient
-    keeps at least 0.158 of its size. On a CPU, an update is one pass over memory.
+    v includes the newest gradient, without the clip. For β₂ = 0.999, the first 25 steps clip no gradient.
     """
 
     def update(self, p: Tensor, grad: Tensor, state: State, group: Group) -> None:
@@ -191,8 +185,8 @@ ClippedAdamRule = tuple[Number, Number, Number, Number, Number, Number, Number]
 
 @compiled
 def clipped_adam(p: Array, grad: Array, mean: Array, square: Array, rule: ClippedAdamRule) -> None:
-    """Take a step of ClippedAdam on arrays: update θ, m and v by Δ in place, each float32 [n]. rule: lr/(1 − β₁ᵗ), β₁,
-    1 − β₁, β₂, 1 − β₂, 1/√(1 − β₂ᵗ), ε.
+    """Take a step of ClippedAdam on float32 arrays [n]. Update `p`, `mean` and `square` in place.
+    `rule`: the tuple (lr/(1 − β₁ᵗ), β₁, 1 − β₁, β₂, 1 − β₂, 1/√(1 − β₂ᵗ), ε).
     """
     rate, beta1, rest1, beta2, rest2, correction, eps = rule
     for i in range(p.size):
@@ -228,7 +222,7 @@ LISTED = f"{', '.join(NAMES)}, or module:callable"
 
 
 class SGD(OwnOptimizer):
-    """SGD with momentum, as in torch. For a gradient Δ: u ← momentum·u + (Δ + decay·θ) from u = 0; θ ← θ − lr·u."""
+    """SGD with momentum, as in torch: u ← momentum·u + Δ + decay·θ; θ ← θ − lr·u. Δ is the gradient; u begins at 0."""
 
     def __init__(self, params: Iterable[Tensor], lr: float, momentum: float, decay: float) -> None:
         super().__init__(params, {"lr": lr, "momentum": momentum, "decay": decay})
@@ -242,17 +236,15 @@ class SGD(OwnOptimizer):
 
 
 class RMSProp(OwnOptimizer):
-    """RMSProp of every flavor, and AdaGrad. For a gradient Δ, per element:
+    """RMSProp of every flavor, and AdaGrad. For each element of a gradient Δ:
 
-    g ← α·g + (1 − α)·Δ², with g starting at `g0`. With `sums` (AdaGrad), g ← g + Δ², and α is ignored.
+    g ← α·g + (1 − α)·Δ², or g ← g + Δ² if `sums` (AdaGrad). The initial g is `g0`.
     u = Δ/√(g + ε) if `eps_inside`, else Δ/(√g + ε).
     θ ← θ − lr·u
 
-    With `centered`, m ← α·m + (1 − α)·Δ from 0, and max(g − m², 0) replaces g. Without the maximum, a rounding error
-    could make g − m² + ε negative.
+    If `centered`, max(g − m², 0) replaces g in u, where m ← α·m + (1 − α)·Δ. The initial m is 0.
 
-    The state ("mean", "square") exists before the first step and is updated in place, so it can be in shared memory. On
-    a CPU, an update is one pass over memory.
+    The state ("mean", "square") exists before the first step. Steps change it in place, so it can be in shared memory.
     """
 
     team: ThreadPool | None = None  # threads that share the one pass
@@ -290,8 +282,8 @@ Rule = tuple[Number, Number, Number, Number, Number]  # learning rate, α, 1 −
 
 @compiled
 def rmsprop(p: Array, grad: Array, square: Array, rule: Rule) -> None:
-    """Take a step of RMSProp on arrays: update θ and g by Δ in place, each float32 [n]. g ← α·g + (1 − α)·Δ², θ ← θ −
-    lr·Δ/(√(g + inside) + outside).
+    """Take a step of RMSProp on float32 arrays [n]. Update `p` and `square` in place.
+    `rule`: the tuple (learning rate, α, 1 − α, ε inside the root, ε outside the root).
     """
     lr, alpha, rest, inside, outside = rule
     for i in range(p.size):
@@ -303,9 +295,7 @@ def rmsprop(p: Array, grad: Array, square: Array, rule: Rule) -> None:
 
 @compiled
 def rmsprop_centered(p: Array, grad: Array, mean: Array, square: Array, rule: Rule) -> None:
-    """Take a step of centered RMSProp on arrays: as `rmsprop`, but with m ← α·m + (1 − α)·Δ, and max(g − m², 0) in
-    place of g in the step of θ.
-    """
+    """Take a step of centered RMSProp, like `rmsprop`. Update `p`, `mean` and `square` in place."""
     lr, alpha, rest, inside, outside = rule
     for i in range(p.size):
         delta = grad[i]
@@ -317,7 +307,6 @@ def rmsprop_centered(p: Array, grad: Array, mean: Array, square: Array, rule: Ru
 
 
 def _update_rmsprop_in_one_pass(p: Tensor, grad: Tensor, state: State, group: Group, team: ThreadPool | None) -> None:
-    """Update in one pass over memory. team: threads that share the pass, with bitwise the same result."""
     eps, mean = group["eps"], [state["mean"]] if group["centered"] else []
     where = (eps, 0.0) if group["eps_inside"] else (0.0, eps)
     rule = tuple(np.float32(x) for x in (group["lr"], *_weights(group), *where))
@@ -325,7 +314,7 @@ def _update_rmsprop_in_one_pass(p: Tensor, grad: Tensor, state: State, group: Gr
     loop: Callable[..., None] = rmsprop_centered if group["centered"] else rmsprop
     if team is None:
         loop(*arrays, rule)
-    else:
+    else:  # bitwise the same result
         team.each(lambda i: loop(*(x[team.part(i, x.size)] for x in arrays), rule))
 
 
@@ -334,7 +323,7 @@ SIGNATURE = "module:callable, a function of ([parameter], lr=RATE) that returns 
 
 
 class FirstValues(dict[str, Any]):
-    """State of an optimizer's parameter. The dict `first` keeps the first value of each name."""
+    """State of a parameter in an optimizer. The dict `first` keeps the first value of each entry."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -346,8 +335,9 @@ class FirstValues(dict[str, Any]):
 
 
 def begin_own(make: Make, parameter: Tensor, lr: float) -> torch.optim.Optimizer:
-    """Return a user's optimizer of one parameter, with its state before the first step. Torch's optimizers create this
-    state in the first step, so a trial optimizer takes one step, on a parameter of zeros with a zero gradient.
+    """Make a user's optimizer of one parameter, with its state before the first step.
+
+    Torch's optimizers create their state in the first step. To get it, a second optimizer takes a step on zeros.
     """
     twin = torch.nn.Parameter(torch.zeros_like(parameter))
     twin.grad, state = torch.zeros_like(twin), FirstValues()
@@ -361,7 +351,7 @@ def begin_own(make: Make, parameter: Tensor, lr: float) -> torch.optim.Optimizer
 
 
 def try_own(make: Make, title: str) -> tuple[str, ...]:
-    """Make a user's optimizer for a test, and return the names of the statistics that it keeps per weight. Raises
+    """Test a user's optimizer on four weights. Return the names of the statistics that it keeps per weight. Raises
     UserError if the optimizer is not usable.
     """
     try:
@@ -383,10 +373,10 @@ def try_own(make: Make, title: str) -> tuple[str, ...]:
 class OptimizerSpec:
     """Description of an optimizer: a name from NAMES, module:callable, or a callable.
 
-    clip: bound of the global norm of the (averaged) gradient. 0: no bound.
+    `clip`: bound of the global norm of the (averaged) gradient. 0: no bound.
+
     A callable gets ([parameter], lr=RATE), where the parameter is the vector of all weights, and returns a
-    torch.optim.Optimizer. Learners set the `lr` of this optimizer's group before each step. With a callable, all fields
-    except `name` and `clip` are ignored.
+    torch.optim.Optimizer. Learners set its learning rate before each step, and use only the fields `name` and `clip`.
     Raises UserError if the name is unknown, or if a callable returns something else.
     """
 
@@ -449,9 +439,9 @@ def optimizer_state(optimizer: torch.optim.Optimizer) -> State:
 def pure_step(
     spec: OptimizerSpec, weights: Tensor, grad: Tensor, state: Sequence[Tensor], rate: Tensor
 ) -> tuple[Tensor, list[Tensor], Tensor]:
-    """Clip a gradient [W] and take a step, as a pure function of tensors. Return the new weights [W], the new state,
-    and the norm before the clip []. A gradient that is not finite changes nothing. state: the tensors of
-    `optimizer_state`, in that order. rate: the learning rate, [].
+    """Clip a gradient [W] and take a step, as a pure function of tensors. A gradient that is not finite changes
+    nothing. Return the new weights [W], the new state, and the norm before the clip [].
+    `state`: tensors of `optimizer_state`, in the order of its entries. `rate`: learning rate [].
     """
     norm = torch.linalg.vector_norm(grad)
     if spec.clip:
@@ -530,8 +520,8 @@ def set_step(optimizer: torch.optim.Optimizer, count: int) -> None:
 
 
 def share_statistics(optimizer: torch.optim.Optimizer, memory: Tensor, fill: bool) -> None:
-    """Move the statistics of an optimizer of one parameter to `memory` [n, weights], which other optimizers may share.
-    fill: True: write the statistics into `memory`. False: the contents of `memory` become the statistics.
+    """Move an optimizer's statistics to `memory` [statistics, weights], which other optimizers may share.
+    `fill`: whether to write the statistics into `memory`. Otherwise, the optimizer takes over the contents of `memory`.
     """
     state = optimizer_state(optimizer)
     for name, row in zip([k for k, x in state.items() if x.ndim], memory, strict=True):
@@ -541,9 +531,9 @@ def share_statistics(optimizer: torch.optim.Optimizer, memory: Tensor, fill: boo
 def slice_statistics(
     whole: torch.optim.Optimizer, make: Callable[[torch.nn.Parameter], torch.optim.Optimizer], at: slice
 ) -> torch.optim.Optimizer:
-    """Return an optimizer of the weights in slice `at`, which shares weights, statistics and step count with `whole`.
-    whole: optimizer of one flat parameter, with shared statistics.
-    make: returns an optimizer of the class of `whole`. The caller sets the gradient of the slice.
+    """Return an optimizer of the weights in slice `at`. It shares weights, statistics and step count with `whole`.
+    `whole`: optimizer of one flat parameter, with shared statistics.
+    `make`: makes an optimizer of the same class. The new optimizer's parameter has no gradient yet.
     """
     parameter = torch.nn.Parameter(whole.param_groups[0]["params"][0].data[at])
     made = make(parameter)

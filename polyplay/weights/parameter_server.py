@@ -1,13 +1,12 @@
-"""Gorila's parameter server (Nair et al. 2015): workers that hold parts of the weights and apply the learners'
-gradients.
+"""Gorila's parameter server (Nair et al. 2015): workers hold parts of the weights, and apply the learners' gradients.
 
-The weights are one vector, divided into parts ("shards"). A worker process per part (ParameterShard) counts the part's
-updates, and has the optimizer statistics of the part.
+The weights are one vector, divided into parts ("shards"). Each part has a worker process (ParameterShard), which counts
+the part's updates and holds the part's optimizer statistics.
 
-A learner pulls the weights, in which each part may have a different version, and computes a gradient. It writes each
-part's slice of the gradient to a slot (shared memory of one learner and one part), with the version of that part. The
-part's worker applies the slice, which makes the slot free again. A learner never waits for other learners' rollouts: it
-waits only for a free slot, before it writes the next slice.
+A learner pulls the weights, computes a gradient, and writes each part's slice of the gradient to a slot. A slot is
+shared memory of one learner and one part. The part's worker applies the slice, which makes the slot free again. A
+learner waits only for free slots, never for the rollouts of other learners. Parts may have different versions, so each
+slice is sent with the version of its part.
 """
 
 from __future__ import annotations
@@ -43,15 +42,15 @@ LAGS = 64  # bins of the histogram of gradients' staleness; the last bin also co
 
 
 class ParameterServer(update.SharedWeights):
-    """Shared weights in `shards` parts. A worker per part (`serve_parameters`) applies gradients to the part.
+    """Shared weights in `shards` parts. Each part has a worker (`serve_parameters`) that applies gradients to it.
 
-    weights, size: number of parameters, and length of the whole vector (params.param_sizes). Floating buffers belong to
-        the last part, whose worker averages the learners' buffers.
-    workers: largest number of learners. Learner 0 provides the first weights.
-    stale: a part's worker drops a gradient if the part had more than `stale` updates since the pull. 0: drop none.
+    `weights`, `size`: number of parameters, and length of the whole vector (params.param_sizes). Floating buffers
+        belong to the last part, whose worker averages the learners' buffers.
+    `workers`: largest number of learners. Learner 0 provides the first weights.
+    `stale`: a gradient is dropped if its part had more than `stale` updates since the learner's pull. 0: drop none.
 
-    Learners clip a gradient by its global norm. Actors use this class like Params (`wait`, `pull`, `publish`), but
-    never wait for learning. Raises UserError if `shards` is not from 1 to `weights`.
+    Learners clip a gradient by its global norm. Actors use this class like Params (`wait`, `pull`, `publish`). Raises
+    UserError if `shards` is not from 1 to `weights`.
     """
 
     pauses = True
@@ -100,14 +99,14 @@ class ParameterServer(update.SharedWeights):
     # ------------------------------------------------------------------------------------- like Params
 
     def wait(self, atleast: int, reader: int, timeout: float) -> bool:
-        """Tell whether weights exist. Without weights, first wait at most `timeout` seconds. Raises Closed."""
+        """Tell whether weights exist. If not, first wait at most `timeout` seconds. Raises Closed if the run ends."""
         self.check()
         if not self.counts.ready:
             time.sleep(min(timeout, 0.005))
         return self.counts.ready
 
     def pull(self, vector: FlatParams, have: int = -1) -> int:
-        """Copy the newest weights into `vector`, unless `have` is their version. Return their version."""
+        """Copy the newest weights into `vector`, and return their version. If `have` is that version, copy nothing."""
         self.check()
         if self.counts.version == have:
             return have
@@ -119,13 +118,15 @@ class ParameterServer(update.SharedWeights):
     # ------------------------------------------------------------------------------------------------ parts
 
     def fetch(self, vector: FlatParams, versions: np.ndarray) -> np.ndarray:
-        """Copy each part into `vector` whose version differs from `versions` [shards], and update `versions`."""
+        """Copy parts into `vector` if their version differs from `versions` [shards]. Return the updated `versions`."""
         for k in np.flatnonzero(self.shard[:, VERSION] != versions):
             versions[k] = self.newest[k].read(vector.flat[self.parts[k]], self.check)
         return versions
 
     def fill(self, vector: FlatParams, versions: list[int], version: int, learnt: float) -> None:
-        """Write the first weights and start the parts' workers. Learner 0 calls this with filled statistics."""
+        """Write the first weights and let the parts' workers begin. Learner 0 calls this after it has set the
+        statistics.
+        """
         for part, newest, of_part in zip(self.parts, self.newest, versions, strict=True):
             newest.write(vector.flat[part], of_part)
         self.shard[:, VERSION], self.shard[:, FILLED] = versions, 1
@@ -141,23 +142,17 @@ class ParameterServer(update.SharedWeights):
         return self._bells[shard]
 
     def reply(self, worker: int) -> Semaphore:
-        """Return the semaphore ("bell") that the parts' workers post for a learner."""
+        """Return the semaphore by which the parts' workers wake a learner."""
         return self._bells[self.shards + worker]
 
     def held(self, number: int) -> np.ndarray:
-        """Return for each part, as bool [shards], whether the part cannot change while HOLD is `number`.
-
-        If the part's worker runs here, it must be idle. A worker on another machine must have paused for `number`,
-        because then its last changes have arrived here.
-        """
+        """Return for each part, as bool [shards], whether it cannot change now. `number`: present value of HOLD."""
+        # a worker elsewhere has paused once it says so: its last changes have arrived here before
         elsewhere = [self.bell(k).relayed is not None for k in range(self.shards)]
         return np.where(elsewhere, self.shard[:, HELD] == number, self.shard[:, BUSY] == 0)
 
     def crossing(self) -> Crossing:
-        """Return the flows (data sent between machines): slices of gradients to shards, parts of weights to learners,
-        and the initial state and checkpoint state between learner 0 and each shard. The header is the last flow,
-        because shards react to a change of the header.
-        """
+        """Return the flows of data between machines: gradients, new weights, and the parts' state for checkpoints."""
         flows: list[Flow] = []
         learners = [End("update", w) for w in range(self.workers)]
         for k, (cells, part) in enumerate(zip(self.shard, self.parts, strict=True)):
@@ -175,12 +170,13 @@ class ParameterServer(update.SharedWeights):
                 Cells(shard, learners[:1], [cells[HELD : HELD + 1]], [self.reply(0)], whole=[own]),
             ]
         flows += [Cells(end, [EVERYONE], [self.counters[end.i]]) for end in learners]
+        # the header is last, because shards react to its changes
         flows.append(Cells(learners[0], [EVERYONE], [self.head], [self.bell(k) for k in range(self.shards)]))
         bells = [(self.bell(k), End("server", k)) for k in range(self.shards)]
         return Crossing(flows, bells + [(self.reply(end.i), end) for end in learners], self.close)
 
     def totals(self) -> dict[str, np.ndarray]:
-        """Return counts for reports: gradients applied and dropped, versions, staleness, losses that gave no update."""
+        """Return counts for reports: gradients applied and dropped, versions, staleness, losses without update."""
         columns = {"applied": APPLIED, "stale": STALE, "versions": VERSION}
         return {
             **{name: self.shard[:, column].copy() for name, column in columns.items()},
@@ -256,7 +252,7 @@ class _Server(update.OpenUpdate):
                 self.waited += time.perf_counter() - before
 
     def _write(self, k: int, gradient: np.ndarray, buffers: np.ndarray, rate: float) -> bool:
-        """Write slot k if it is free, and return whether it was. WRITTEN is last, so a killed learner has no effect."""
+        """If the slot of part `k` is free, write the part's slice of the gradient to it. Return whether it was free."""
         marks, part = self.marks[k], self.server.parts[k]
         if marks[WRITTEN] != marks[TAKEN]:
             return False
@@ -266,7 +262,7 @@ class _Server(update.OpenUpdate):
         self.slots[end : part.stop] = buffers[: part.stop - end]
         self.rate[k], marks[BASE] = rate, self.versions[k]
         memory_barrier()
-        marks[WRITTEN] += 1
+        marks[WRITTEN] += 1  # last, so that a learner that is killed before has no effect
         self.server.bell(k).post()
         return True
 
@@ -363,9 +359,7 @@ class ParameterShard:
         self.averaged = set[int]()  # learners whose floating buffers were averaged so far
 
     def sweep(self) -> int:
-        """Apply or drop all pending gradients, and return their number. Apply none while a learner saves
-        (writers_paused).
-        """
+        """Apply or drop all pending gradients, and return their number. While a learner saves, return 0."""
         server, head = self.server, self.server.head
         while self.bell.wait(0.0):
             pass
@@ -394,9 +388,7 @@ class ParameterShard:
         return len(waiting)
 
     def _take(self, w: int, first: bool) -> None:
-        """Apply the gradient of learner `w`, unless it is too old. first: whether this sweep has applied no gradient
-        yet.
-        """
+        """Apply learner `w`'s gradient, unless it is too old. `first`: whether this sweep has applied none before."""
         lag = self.version - int(self.slots[w, BASE])
         self.lags[min(lag, LAGS - 1)] += 1
         self.counters[LAG_SUM] += lag
@@ -417,10 +409,7 @@ class ParameterShard:
         self.counters[APPLIED] += 1
 
     def _average(self, w: int, of: int, into: int) -> None:
-        """Average the floating buffers of learner `w` with the server's. An average of normalization statistics is
-        valid (nets.policy). A sum of the learners' changes would not be valid, because each learner began at 0 while
-        its replay filled.
-        """
+        """Average the floating buffers of learner `w` with the server's."""
         self.averaged.add(w)
         copies, gradient, n = self.server.copies, self.server.gradient, len(self.averaged)
         if self.tail.start >= self.tail.stop:  # the buffers belong to another part
@@ -428,4 +417,5 @@ class ParameterShard:
         ends = self.server.weights, int(self.server.head[DOUBLES])
         rows = (buffers_in(row, *ends) for row in (copies[of], gradient[w], copies[into]))
         for mean, own, out in zip(*rows, strict=True):
+            # not a sum of the learners' changes, because each learner began at 0 while its replay filled
             out[:] = mean + (own - mean) / n

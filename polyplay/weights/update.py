@@ -46,10 +46,10 @@ UPDATES, STEPS, REFUSED = 0, 1, 2  # cells of a worker: updates, agent steps tra
 class Counts:
     """Number of updates, and of agent steps trained on, by all workers that change the same weights.
 
-    head: int64 [3 or more], counts of earlier runs. None: a new array of this process.
-    cells: int64 [workers, 3 or more], one row of counts per worker. None: a new array of this process, with one row.
-    worker: index of the row that `add` changes.
-    parts: int64 [n], the number of updates of each part of the weights, if these numbers differ.
+    `head`: int64 [3 or more], the counts with which the run began. None: a new array.
+    `cells`: int64 [workers, 3 or more], a row of counts for each worker. None: a new array with one row.
+    `worker`: index of the row that `add` changes.
+    `parts`: int64 [n], the number of updates of each part of the weights, if parts are updated separately.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class Counts:
         self.fresh = worker == 0 and not self.ready
 
     def of(self, worker: int) -> Counts:
-        """Return an object for the same counts, whose `add` changes the row of the given worker."""
+        """Return the same counts for the given worker, whose row `add` then changes."""
         return Counts(self.head, self.cells, worker, self.parts)
 
     @property
@@ -92,12 +92,11 @@ class Counts:
         return float(int(self.head[LEARNT]) + self._sum(STEPS))
 
     def _sum(self, column: int) -> int:
-        """Return the sum of a column over all workers. For one worker, skip NumPy's sum, which takes ten times as long.
-        """
+        # NumPy's sum takes ten times as long as one number
         return int(self.own[column] if self.alone else self.cells[:, column].sum())
 
     def begin(self, version: int, learnt: float) -> None:
-        """Announce the first weights, which `version` updates made from `learnt` agent steps."""
+        """Announce that the first weights exist, after `version` updates and `learnt` agent steps of training."""
         self.head[BEGUN], self.head[LEARNT] = version, int(learnt)
         memory_barrier()
         self.head[READY] = 1
@@ -108,7 +107,7 @@ class Counts:
         self.own[STEPS] += int(steps)
 
     def refuse(self) -> None:
-        """Count a loss from which no update was made."""
+        """Count a loss that led to no update."""
         self.own[REFUSED] += 1
 
 
@@ -128,8 +127,8 @@ class OpenUpdate:
         self.applied_to: int | None = None  # version to which the last gradient was applied; None: counts.version
 
     def begin(self, version: int, learnt: float, saved: Mapping[str, list[int]] | None = None) -> None:
-        """Share the vector's weights, initial or from a checkpoint, with all workers. saved: the result of `state` in a
-        checkpoint.
+        """Share the vector's weights with all workers, as the first weights of the run.
+        `saved`: data of `state` from the checkpoint, if the run resumes.
         """
         self.counts.begin(version, learnt)
 
@@ -139,7 +138,8 @@ class OpenUpdate:
 
     def apply(self, rate: float, sums: Sums) -> Apply:
         """Apply the vector's gradient at learning rate `rate`. A gradient that is not finite changes nothing. Return
-        the gradient's norm before clipping, and the total of `sums` over all replicas. The caller counts the update.
+        the gradient's norm before clipping, and the totals of `sums` over all replicas. The caller counts the update.
+        `sums`: numbers of this replica, such as agent steps trained on.
         """
         yield from ()
         norm = clip_gradient(self.vector.grad, self.clip)
@@ -149,7 +149,7 @@ class OpenUpdate:
         return norm, sums
 
     def agree(self, sums: Sums) -> Agree:
-        """Return the total of `sums` over all replicas, without an update of the weights."""
+        """Return the totals of `sums` over all replicas (see `apply`), without an update of the weights."""
         yield from ()
         return sums
 
@@ -163,7 +163,7 @@ class OpenUpdate:
 
 
 class Update(Edge, ABC):
-    """Description of how gradients update weights, which exists before workers start. In a worker, `open` returns an
+    """Description of how gradients update weights. It exists before the workers start. In a worker, `open` returns an
     OpenUpdate, which applies gradients to the worker's network.
     """
 
@@ -190,9 +190,7 @@ class Update(Edge, ABC):
 
     @abstractmethod
     def open(self, ctx: WorkerContext, module: nn.Module) -> OpenUpdate:
-        """Move a network's weights into one vector, in the memory that this update uses. Return the OpenUpdate of this
-        vector.
-        """
+        """Move a network's weights into one vector, in this update's memory. Return the OpenUpdate of this vector."""
 
 
 def clip_gradient(gradient: Tensor, clip: float) -> float:
@@ -222,7 +220,7 @@ class Local(Update):
 
 
 def fits(device: torch.device, replicas: int) -> bool:
-    """Tell whether NCCL can average: each worker is a process with its own GPU, since NCCL does not share a GPU."""
+    """Tell whether NCCL can average the replicas' gradients. Each replica must be a process with its own GPU."""
     if device.type != "cuda" or multiprocessing.parent_process() is None:
         return False
     return torch.cuda.device_count() >= replicas and torch.distributed.is_nccl_available()
@@ -240,7 +238,7 @@ class NcclGroup:
         self.flat = torch.empty(vector.size, device=vector.flat.device)
 
     def average(self) -> float:
-        """Replace gradients and buffers by their means over the replicas. Return the seconds that the means took."""
+        """Replace gradients and buffers by their means over the replicas. Return how many seconds this took."""
         at, flat = self.vector.weights, self.flat
         flat[:at], flat[at:] = self.vector.grad, self.vector.flat[at:]
         doubles = as_doubles(self.vector.flat[self.vector.doubles :])
@@ -270,16 +268,11 @@ NUMBERS, GRADIENT, WEIGHTS = 0, 1, 2  # kind of data that a replica has written 
 class AllReduce(SharedArrays, Update):
     """Update of several replicas (learners with equal weights), which average their gradients and floating buffers.
 
-    Replicas average in shared memory, in a fixed order of addition. If each replica is a process with its own GPU, NCCL
-    averages, in NCCL's order (NcclGroup). Replicas on several machines average by gloo, also in a fixed order
-    (`spread`).
+    Replicas on one machine average in shared memory. Replicas on several machines average by gloo (`spread`). In both
+    cases, the order of addition is fixed. If each replica is a process with its own GPU, NCCL averages, in NCCL's order
+    (NcclGroup). On CPUs, each replica averages one part of the gradient, and takes the optimizer's step for this part.
 
-    On CPUs, each replica averages one part of the gradient, and takes the optimizer's step on that part. Only this
-    replica uses the optimizer statistics of the part. If the network has no floating buffers, all replicas share the
-    memory of the weights, and none computes while weights are written. If the network has buffers, each replica copies
-    the new weights of the other parts.
-
-    size: length of the whole vector, whose first `weights` numbers are parameters (param_sizes). 0: `fit` sets it.
+    `size`: length of the whole vector, whose first `weights` numbers are parameters (param_sizes). 0: `fit` sets it.
     """
 
     LOCAL = ("_store",)
@@ -309,7 +302,7 @@ class AllReduce(SharedArrays, Update):
             super().__init__(bells=self.replicas)
 
     def spread(self, address: str) -> None:
-        """Let replicas run on several machines, and meet through a store of the main process at this address."""
+        """Let replicas run on several machines. They meet through a store in the main process, at this address."""
         from torch.distributed import TCPStore
 
         listener = socket.create_server((address, 0), family=socket.AF_INET6 if ":" in address else socket.AF_INET)
@@ -327,12 +320,10 @@ class AllReduce(SharedArrays, Update):
         return slice(edges[0], edges[1] if rank + 1 < self.replicas else self.weights)
 
     def worker_nbytes(self, module: nn.Module) -> float:
-        """See Update.worker_nbytes. Replicas on one machine share gradients, statistics, and the weights of a network
-        without buffers. Replicas on several machines share nothing, and their messages are as large as the gradient.
-        """
         weights, size = param_sizes(module)
-        if self.meets_at is not None:
+        if self.meets_at is not None:  # weights, gradient, and a message in each direction
             return (4.0 + len(self.optim.statistics)) * module_nbytes(module)
+        # replicas share gradients, statistics, and the weights of a network without buffers
         return ((weights < size) + 1.0 / self.replicas) * module_nbytes(module)
 
     def open(self, ctx: WorkerContext, module: nn.Module) -> OpenUpdate:
@@ -362,9 +353,9 @@ class _Meeting(OpenUpdate):
         self.bells, self.buffers = reduce._bells, HostCopy(vector.flat[vector.weights :])
 
     def agree(self, sums: Sums, brings: int = NUMBERS) -> Agree:
-        """See OpenUpdate.agree. Wait for all replicas, then sum in a fixed order. brings: kind of data that this
-        replica has written for the other replicas. Raises Leaving in all replicas if a replica will have no more
-        gradients.
+        """See OpenUpdate.agree. Wait for all replicas, then add up their `sums` in a fixed order.
+        `brings`: kind of data that this replica has written for the other replicas: NUMBERS, GRADIENT or WEIGHTS.
+        Raises Leaving in all replicas if a replica will have no more gradients.
         """
         # two rows of sums alternate: a replica that writes in call k + 2 saw all arrive at k + 1, so all have read k
         self.turn += 1
@@ -401,7 +392,7 @@ class _Meeting(OpenUpdate):
 
 class Part:
     """Updates one part of the weights for a replica: averages the gradients, and takes the optimizer's step.
-    statistics: memory for the statistics of all weights, [n, weights].
+    `statistics`: memory for the statistics of all weights, [n, weights].
     """
 
     def __init__(self, reduce: AllReduce, vector: FlatParams, rank: int, statistics: Tensor):
@@ -419,7 +410,7 @@ class Part:
         return np.array([float(torch.dot(self.gradient, self.gradient))])
 
     def step(self, norm: float, rate: float) -> None:
-        """Clip the mean gradient, and take the optimizer's step. norm: norm of the gradient over all parts."""
+        """Clip the mean gradient, and take the optimizer's step. `norm`: norm of the gradient over all parts."""
         if self.clip and norm > self.clip:
             self.mean *= np.float32(self.clip / (norm + 1e-6))
         self.optimizer.param_groups[0]["lr"] = rate
@@ -458,9 +449,7 @@ class _Parts(_Meeting):
 
 
 class _Whole(_Meeting):
-    """Update on GPUs: all replicas' gradients are averaged, and each replica takes the optimizer's step for all
-    weights.
-    """
+    """Update on GPUs: replicas average all gradients, and each takes the optimizer's step for all weights."""
 
     def __init__(self, reduce: AllReduce, ctx: WorkerContext, vector: FlatParams):
         super().__init__(reduce, ctx, vector)
@@ -491,8 +480,8 @@ def root(square: float) -> float:
 
 
 def mean_buffers(parts: Sequence[np.ndarray] | np.ndarray, out: np.ndarray, singles: int) -> None:
-    """Average the replicas' buffers [replicas, size] into `out`. The first `singles` numbers are float32, and the rest
-    are float64 numbers, two places each.
+    """Average the replicas' buffers [replicas, size] into `out`. The first `singles` numbers are float32. The rest
+    holds float64 numbers, each of which takes the place of two float32 numbers.
     """
     _mean([x[:singles] for x in parts], out[:singles])
     if singles < len(out):
@@ -500,7 +489,7 @@ def mean_buffers(parts: Sequence[np.ndarray] | np.ndarray, out: np.ndarray, sing
 
 
 def _mean(parts: Sequence[np.ndarray] | np.ndarray, out: np.ndarray) -> None:
-    """Average [replicas, size] over the replicas, which are added in order."""
+    """Average arrays [replicas, size] over the replicas, added in their order."""
     np.add(parts[0], parts[min(1, len(parts) - 1)], out=out)
     for part in parts[2:]:
         out += part
@@ -518,8 +507,8 @@ def averaged(optim: OptimizerSpec, replicas: int) -> AllReduce | Local:
 class SharedWeights(SharedArrays, Update):
     """One set of weights and of optimizer statistics in shared memory, which up to `workers` workers change.
 
-    weights, size: number of parameters, and length of the whole vector (param_sizes).
-    copy: whether each worker computes with its own copy of the weights.
+    `weights`, `size`: number of parameters, and length of the whole vector (param_sizes).
+    `copy`: whether each worker computes with its own copy of the weights.
     """
 
     asynchronous, copy = True, True
@@ -534,7 +523,7 @@ class SharedWeights(SharedArrays, Update):
 
     @classmethod
     def of(cls, optim: OptimizerSpec, network: params.NetworkOrFactory, **options: Any) -> Self:
-        """Return this update for the weights of a network. options: further arguments of the class."""
+        """Return this update for the weights of a network. `options`: further arguments of the class."""
         return cls(optim, *param_sizes(network), **options)
 
     def _attach(self) -> None:
@@ -552,8 +541,8 @@ class SharedWeights(SharedArrays, Update):
 
 
 class CopiedUpdate(OpenUpdate):
-    """Update of shared weights by one worker. shared: the shared vector, of which the worker's vector is a copy, or
-    None if the worker computes with the shared vector.
+    """Update of shared weights by one worker.
+    `shared`: the shared vector, if the worker computes with a copy. None: it computes with the shared vector itself.
     """
 
     def __init__(self, weights: SharedWeights, ctx: WorkerContext, vector: FlatParams, shared: Tensor | None):
@@ -578,13 +567,12 @@ class CopiedUpdate(OpenUpdate):
         return version
 
     def _share_buffers(self) -> None:
-        """Add to the shared buffers the change of this worker's floating buffers since the last copy. If the copied
-        buffers are 0, only worker 0 adds its change, because a sum of several workers' first means is not a mean.
-        """
+        """Add the changes of this worker's floating buffers since the last copy to the shared buffers."""
         vector, at = self.vector, self.vector.weights
         if self.shared is None or vector.size == at:
             return
         parts = zip(buffers_in(self.shared, at, vector.doubles), vector.buffers(), self.buffers, strict=True)
+        # while they are 0, only worker 0 adds: a sum of several workers' first means is not a mean
         if self.ctx.index == 0 or any(bool(before.any()) for before in self.buffers):
             for shared, own, before in parts:
                 shared += (own - before).to(shared.device)
@@ -604,12 +592,12 @@ class Hogwild(SharedWeights):
     The weights are one vector, with one set of optimizer statistics, in shared memory. If two workers write at once,
     the result mixes both updates. Worker 0 provides the first weights, and other workers wait for these weights.
 
-    weights, size: number of parameters, and length of the whole vector (param_sizes).
-    copy: True: each worker computes with its own copy, which it renews before each rollout (A3C). False: modules use
-        the shared memory, which suits threads of one process, each with its own module and gradient.
+    `weights`, `size`: number of parameters, and length of the whole vector (param_sizes).
+    `copy`: whether each worker computes with its own copy of the weights, made before each rollout (A3C). Otherwise,
+        workers compute with the shared memory itself, as threads of one process.
 
-    Workers also share floating buffers: each worker adds the changes that `observe` makes to its buffers, so the rows
-    of all workers count. If two workers add at once, one of the changes may be lost.
+    Workers also add the changes of their floating buffers to shared buffers. If two workers add at once, one of the
+    changes may be lost.
     """
 
     LOCAL, detail = (*SharedWeights.LOCAL, "_on_device"), ", no lock"
@@ -630,9 +618,7 @@ class Hogwild(SharedWeights):
         return _Hogwild(self, ctx, FlatParams(module, memory, write=self.counts.of(ctx.index).fresh))
 
     def tensors(self, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the vector and the statistics as new tensors: on a CPU in the shared block, on a GPU in memory that
-        the threads of one process share.
-        """
+        """Return the shared vector and statistics, as new tensors. Only threads of one process share them on a GPU."""
         if device.type == "cpu":
             return torch.from_numpy(self.shared), torch.from_numpy(self.statistics)
         with _making:
@@ -674,10 +660,11 @@ class Chunked(SharedWeights):
 
     A worker locks a chunk, applies its gradient to the shared weights and statistics of the chunk, copies the new
     weights, and unlocks the chunk. It visits the chunks in the order in which they become free. If a worker dies while
-    it holds a lock, the chunk is unlocked half updated. Each worker clips its gradient by the global norm.
+    it holds a lock, the chunk is unlocked, but may be only partly updated. Each worker clips its gradient by the global
+    norm.
 
-    weights, size: number of parameters, and length of the whole vector (param_sizes).
-    chunks: number of parts, 3 in accel_rl.
+    `weights`, `size`: number of parameters, and length of the whole vector (param_sizes).
+    `chunks`: number of parts, 3 in accel_rl.
     """
 
     shared = shared_array(np.float32, lambda c: (c.size,))

@@ -1,10 +1,10 @@
 """GA3C's scheduler: a worker that tunes numbers of workers and lanes (parallel environments) by simulated annealing.
 
-    dials ─► other numbers ─► set ─► arrived? ─► count ─► trainings/s ─► keep or revert       one decision per trial
+    dials ─► new numbers ─► set ─► arrived? ─► count ─► trainings/s ─► keep or revert       one decision per trial
 
-A dial is an adjustable number. A new number takes effect later, because a dismissed worker finishes its work first. A
-trial therefore begins when all dials have their new numbers, or after `arrive` seconds. The scheduler sends each
-decision to the main process, as one line of JSON. This module imports no torch.
+A dial is a number that the scheduler adjusts. A new number takes effect late, because a dismissed worker first finishes
+its work. Therefore, a trial begins when all dials have their new numbers, or after `arrive` seconds. The scheduler
+sends each decision to the main process, as one line of JSON. This module imports no torch.
 """
 
 from __future__ import annotations
@@ -28,15 +28,14 @@ def schedule(
     arrive: float = 10.0,
     clock: Callable[[], float] = time.monotonic,
 ) -> Iterator[None]:
-    """Search for the best numbers within the ranges of the dials, once training has begun (Babaeizadeh et al. 2017,
-    §4.3).
+    """Search for the best numbers of the dials, once training has begun (Babaeizadeh et al. 2017, §4.3).
 
-    Each trial changes the number of one random dial by 1, and measures TPS, the trainings (updates) per second. If TPS
-    rises, the dial keeps the new number. If TPS falls to TPS', the dial keeps the new number with probability
-    exp((TPS'/TPS − 1) / t), where t = temperature · cooling^k in trial k. The paper names annealing without a
-    temperature or a cooling rate, so these two defaults are Polyplay's.
-    interval: seconds of a measurement.
-    arrive: most seconds until all dials have their new numbers.
+    Each trial changes the number of one random dial by 1, and measures the trainings (updates) per second. If this rate
+    rises, the dial keeps the new number. If it falls, the dial keeps the new number with probability exp((new rate /
+    old rate − 1) / t), where t = temperature · cooling^k in trial k. The paper gives no temperature and no cooling
+    rate, so these defaults are Polyplay's.
+    `interval`: seconds of a measurement.
+    `arrive`: most seconds until all dials have their new numbers.
     """
     while not _trainings(ctx):
         yield from _wait(ctx, clock() + 0.1, clock)
@@ -65,8 +64,7 @@ def _chance(after: float, before: float, temperature: float) -> float:
 
 
 def _trainings(ctx: WorkerContext) -> float:
-    """Return the run's number of updates so far. Each learner counts the updates of all learners."""
-    return float(ctx.all_counters.column("updates").max())
+    return float(ctx.all_counters.column("updates").max())  # each learner counts the updates of all learners
 
 
 def _measure(ctx: WorkerContext, seconds: float, clock: Callable[[], float]) -> Generator[None, None, float]:
@@ -79,7 +77,9 @@ def _measure(ctx: WorkerContext, seconds: float, clock: Callable[[], float]) -> 
 def _turn(
     ctx: WorkerContext, dials: Sequence[Adjustable], config: Mapping[str, int], until: float, clock: Callable[[], float]
 ) -> Generator[None, None, list[str]]:
-    """Set the dials to the numbers in `config`. Return the names of dials that have other numbers at time `until`."""
+    """Set the dials to the numbers in `config`, and wait until they have these numbers, or until time `until`. Return
+    the names of dials that still have other numbers.
+    """
     for dial in dials:
         dial.set(config[dial.name])
     while late := sorted(d.name for d in dials if d.get() != config[d.name]):

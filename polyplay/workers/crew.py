@@ -46,8 +46,8 @@ if TYPE_CHECKING:
 
 
 def take_turns(workers: Sequence[WorkerHandle], control: RunControl) -> None:
-    """Run a round: give every worker a turn, and write a checkpoint if one is due. Raises Closed or a class of
-    process.KINDS: a worker raised it. Raises WorkerLost: a worker raised another exception.
+    """Give every worker a turn, and write a checkpoint if one is due. If a worker raises Closed or an exception of
+    process.KINDS, raise this exception. If a worker raises another exception, raise WorkerLost.
     """
     for worker in workers:
         _turn(worker)
@@ -70,10 +70,8 @@ def _turn(worker: WorkerHandle) -> None:
 
 
 def _meet(workers: Sequence[WorkerHandle]) -> None:
-    """Give extra turns to learners that wait for each other, as long as they make progress. An update of several
-    learners therefore ends in the round in which it began, and actors never see half an update. Replicas get no extra
-    turns, because a turn of a replica also acts.
-    """
+    """Give extra turns to learners that wait for each other, so that an update ends in the round where it began."""
+    # replicas get no extra turns, because a turn of a replica also acts
     waiting = [w for w in workers if w.ctx.hooks.meeting and "source" in w.role.edges()]
     before = list[int]()
     while (now := [w.ctx.hooks.meeting for w in waiting]) != before:
@@ -84,9 +82,7 @@ def _meet(workers: Sequence[WorkerHandle]) -> None:
 
 
 def _save(workers: Sequence[WorkerHandle], control: RunControl) -> None:
-    """Let each worker write its part of a checkpoint, if a checkpoint is due. Saving happens between two rounds, so no
-    worker is in the middle of a turn. After the run's last checkpoint, the learners are done.
-    """
+    """Let each worker write its part of a checkpoint, if one is due. At the run's end, mark the learners as done."""
     learners = [w for w in workers if w.role.learner]
     numbers = [w.ctx.hooks.number() for w in learners if w.ctx.hooks.number is not None]
     ends = control.finishing or all(w.done for w in learners)
@@ -106,7 +102,7 @@ def error_text(worker: WorkerHandle, text: str) -> str:
 
 
 def compiles(how: str, serial: bool, trace: bool) -> str:
-    """Return the value of `--compile` in effect. `auto` is off in serial and traced runs, which must be repeatable."""
+    """Return the effective value of `--compile`. `auto` is off in serial and traced runs, which must be repeatable."""
     return "off" if how == "auto" and (serial or trace) else how
 
 
@@ -126,7 +122,7 @@ class WorkerHandle:
 
 @dataclass(eq=False)
 class WorkerSeats:
-    """The workers of a role, in the crew's records. A seat is the number of a worker within the role."""
+    """The workers of a role. Each worker has a seat: a number within the role, which a replacement takes over."""
 
     n: int  # number of seats now
     threads: int  # compute threads per worker; 0: a share of the cores
@@ -176,7 +172,7 @@ class Crew:
         self._unseated: dict[tuple[str, int], tuple[Role, float]] = {}  # workers that wait for a machine; since when
 
     def agent_steps(self, envs: Envs, frames: int) -> float:
-        """Return the agent steps to learn from: --steps, or the agent steps of `frames` frames without this option."""
+        """Return the agent steps to train for: those of `--steps` if it is given, else those of `frames` frames."""
         return self.steps if self.steps is not None else frames / envs.spec.frames_per_step
 
     def add(
@@ -195,16 +191,16 @@ class Crew:
     ) -> Role:
         """Add a role: a group of `n` workers that run `work(ctx, **holds)`.
 
-        name: the role's name. None: the name of `work`.
-        if_lost: whether a lost worker ends the run (fail) or is replaced (replace).
-        learner: whether the workers save checkpoints and decide when the run ends. Workers with a `spec` always do.
-        drain: whether a dismissed worker sees `ctx.leaving`, finishes its work and returns. Without `drain`, a thread
+        `name`: the role's name. None: the name of `work`.
+        `if_lost`: whether a lost worker ends the run (fail) or is replaced (replace).
+        `learner`: whether the workers save checkpoints and decide when the run ends. They always do if `holds` has a
+            `spec`.
+        `drain`: whether a dismissed worker sees `ctx.leaving`, finishes its work and returns. Without `drain`, a thread
             ends at its next turn, and a process ends at once.
-        on: process or thread. None: the crew's default.
-        threads: compute threads per worker. 0: a share of the cores.
+        `on`: process or thread. None: the crew's default.
+        `threads`: compute threads per worker. 0: a share of the cores.
 
-        Raises UserError: `work` does not take these arguments, another role has this name, or the user's loss does not
-        fit.
+        Raises UserError if `work` does not take these arguments, the name is in use, or the user's loss does not fit.
         """
         title = name or work.__name__
         check_holds(title, work, holds)
@@ -238,7 +234,7 @@ class Crew:
             raise UserError(f"{role.option} {n}: must be at most {left}; a run has at most {SEATS} workers")
 
     def dial(self, role: Role, low: int, high: int) -> Adjustable:
-        """Return a dial, by which a worker changes a role's number of workers: `poll` starts or dismisses workers."""
+        """Return a dial, by which a worker changes the role's number of workers. `poll` starts or dismisses workers."""
         if not 0 < low <= role.n <= high <= SEATS:
             raise UserError(f"a dial of {role.name}: {low} to {high} must include {role.n}, and be within 1 to {SEATS}")
         self._check_room(role, high)
@@ -249,7 +245,7 @@ class Crew:
     # -------------------------------------------------------------------------------------------- running
 
     def start(self, metrics: tuple[str, ...] = ()) -> None:
-        """Start all workers. Raises Closed: the run ends before all workers have started. Raises UserError: the
+        """Start all workers. Raises Closed if the run ends before all workers have started. Raises UserError if the
         operating system refuses to start more workers.
         """
         if self.directory is not None:
@@ -274,8 +270,8 @@ class Crew:
 
     def poll(self, timeout: float) -> bool:
         """Watch the workers for about `timeout` seconds, or run them in a serial run. Return True once every learner is
-        done. Raises UserError, EnvFailure or NotFinite: a worker raised it. Raises WorkerLost, with the worker's
-        traceback or signal: a worker failed for another reason.
+        done. Raises UserError, EnvFailure or NotFinite if a worker raised it. If a worker failed for another reason,
+        raises WorkerLost with the worker's traceback or signal.
         """
         for role in self.roles:
             seats = self._seats[role.name]
@@ -329,26 +325,26 @@ class Crew:
         return list({id(edge): edge for role in self.roles for edge in role.edges().values()}.values())
 
     def rows(self, role: Role, past: bool = False) -> list[int]:
-        """Return the indices of a role's rows in the run's counters. past: include rows of workers that have left."""
+        """Return the indices of a role's rows in the run's counters. `past`: include rows of workers that have left."""
         seats = self._seats[role.name]
         own = seats.past.values() if past else [w.ctx for w in seats.workers.values()]
         return [*(ctx.row for ctx in own), *self.agent_rows(role)]
 
     def agent_rows(self, role: Role) -> range:
-        """Return the indices of the last rows of the counters, which belong to a role's agents."""
+        """Return the indices of the counter rows of a role's agents, which are the last rows of the counters."""
         assert self.counters is not None
         return range(self.counters.workers - role.agents, self.counters.workers)
 
     def savers(self) -> list[int]:
-        """Return the counter rows of learners that write parts of checkpoints: learner 0 if asynchronous, else all."""
+        """Return the counter rows of learners that save. If a role is asynchronous, only its learner 0 saves."""
         saving = (self.agent_rows(r) or self.rows(r)[: 1 if r.asynchronous else None] for r in self.roles if r.learner)
         return [row for rows in saving for row in rows]
 
     def rescue(self, saved: float, busy: Callable[[], bool]) -> list[int]:
         """Stop a failed run, but first let a learner save its complete updates. Return a list of this learner's counter
         row, or [] if no learner can save.
-        saved: learners' counter `saved` at the last checkpoint.
-        busy: function that tells whether a checkpoint is being written.
+        `saved`: the learners' counter `saved` at the last checkpoint.
+        `busy`: function that tells whether a checkpoint is being written.
         """
         assert self.counters is not None
         marks, until = self.counters.column("saved"), time.monotonic() + GRACE
@@ -366,9 +362,10 @@ class Crew:
         return [writer.ctx.row]
 
     def _rescuer(self, marks: Any, saved: float) -> WorkerHandle | None:
-        """Return the learner that can save: learner 0 if asynchronous or newly saved, else the first one alive."""
+        """Return the learner that can save the updates of a failed run, or None."""
         learners = ((role, self._seats[role.name].workers) for role in self.roles if role.learner)
         for role, workers in ((role, workers) for role, workers in learners if 0 in workers):
+            # learner 0, if it has saved already, or saves for all
             if abs(marks[workers[0].ctx.row]) > saved or role.asynchronous or self.serial:
                 return workers[0]
             return next((w for _, w in sorted(workers.items()) if w.runs.is_alive()), None)
@@ -499,7 +496,7 @@ class Crew:
             self.log(kind, text)
 
     def _ended(self, worker: WorkerHandle) -> None:
-        """Read an ended worker's last messages. Replace the worker or raise WorkerLost if none of them is "done"."""
+        """Read an ended worker's last messages. If the worker was not done, replace it or raise WorkerLost."""
         self._read_rest(worker)
         role, seats, index, now = worker.role, self._seats[worker.role.name], worker.ctx.index, time.monotonic()
         if worker.done or index in seats.leaving:
@@ -521,7 +518,7 @@ class Crew:
         self._begin(role, index)
 
     def _resize(self, role: Role) -> None:
-        """Start or dismiss workers until a role has the wanted number. A seat gets a new worker once it is empty."""
+        """Start or dismiss workers until a role has the wanted number."""
         seats = self._seats[role.name]
         for index in range(seats.n - 1, seats.size.wanted - 1, -1):
             seats.n = index
@@ -533,7 +530,7 @@ class Crew:
         for worker in list(seats.leaving.values()):
             if self._left(worker):
                 del seats.leaving[worker.ctx.index]
-        while seats.n < seats.size.wanted and seats.n not in seats.leaving:
+        while seats.n < seats.size.wanted and seats.n not in seats.leaving:  # a seat must be empty
             self._begin(role, seats.n)
             seats.n += 1
         seats.size.count(seats.n + len(seats.leaving))

@@ -40,7 +40,7 @@ class Call(NamedTuple):
 
 
 class CloudPickled:
-    """Wrapper that sends a worker's Call to a process by cloudpickle, because the Call may hold users' factories."""
+    """Sends a worker's Call to a process by cloudpickle, because the Call may hold users' factories."""
 
     def __init__(self, value: Call):
         self.value = value
@@ -93,17 +93,15 @@ class WorkerThread(threading.Thread, Handle):
 
 
 class SerialWorker(Handle):
-    """A worker that runs in the calling thread, by a call of `turn` for each turn of the worker."""
+    """A worker that runs in the calling thread. Each call of `turn` runs one turn."""
 
     def __init__(self, turns: Iterator[None]):
         self.turns = cast("Generator[None, None, None]", turns)
 
     def turn(self) -> None:
-        """See Handle."""
         next(self.turns)
 
     def close(self) -> None:
-        """See Handle."""
         self.turns.close()
 
 
@@ -152,9 +150,10 @@ def keep_to(cores: int | None) -> None:
 
 
 def start_early(given: Iterable[str]) -> None:
-    """Start the fork server now, so that the server and this process import torch at the same time. Do nothing if a
-    given option makes the server unnecessary, or must take effect before the server's start.
+    """Start the fork server now, so that the server and this process import torch at the same time. `given`: names of
+    the command's options. With some of them, do nothing.
     """
+    # these options need no server, or must take effect before its start
     if not {"serial", "on", "cores", "help", "h"}.intersection(given):
         prepare()
         SERVER.ensure_running()

@@ -39,7 +39,7 @@ SERVING = {"act": "predictors", "learn": "trainers"}  # the same for roles with 
 
 @dataclass(frozen=True, eq=False)
 class Role:
-    """A group of workers that each run `work(ctx, **holds)`. n: number of workers when the run starts."""
+    """A group of workers that each run `work(ctx, **holds)`. `n`: number of workers when the run starts."""
 
     name: str
     work: Work
@@ -57,11 +57,11 @@ class Role:
         return [*self.holds.items(), *made]
 
     def holding(self, **more: Any) -> Role:
-        """Return a copy of the role with changed arguments, which can replace the role before the run starts."""
+        """Return a copy of the role with changed arguments."""
         return replace(self, holds={**self.holds, **more})
 
     def find(self, kind: type[T]) -> T | None:
-        """Return the first of the role's values that has class `kind`, or None. A Holder's values are included."""
+        """Return the role's first argument of class `kind`, or None. Values inside Holder arguments count, too."""
         return next((value for _, value in self._parts if isinstance(value, kind)), None)
 
     def edges(self) -> dict[str, Edge]:
@@ -124,7 +124,7 @@ class Role:
 
     @property
     def agents(self) -> int:
-        """The number of agents that the role trains, or 0 if the agents have no separate counters."""
+        """The number of agents that the role trains separately, or 0 if it trains at most one."""
         return self.source.agents if self.source else 0
 
     @property
@@ -140,7 +140,7 @@ class Role:
 
 
 def check_holds(name: str, work: Work, holds: Mapping[str, Any]) -> None:
-    """Check a role's arguments. Raises UserError: an argument is unknown to `work`, missing, or of a wrong class."""
+    """Check a role's arguments. Raises UserError if one is unknown to `work`, missing, or of a wrong class."""
     signature = inspect.signature(work)
     try:
         signature.bind(None, **holds)
@@ -166,14 +166,14 @@ def _check_classes(name: str, holds: Mapping[str, Any]) -> None:
 
 @dataclass
 class Placement:
-    """The devices of workers. device: auto, cpu or cuda. actors_on: cpu, or device (the learners' devices)."""
+    """The devices of workers. `device`: auto, cpu or cuda. `actors_on`: cpu, or device (the learners' devices)."""
 
     device: str = "cpu"
     actors_on: str = "cpu"
 
     @property
     def devices(self) -> tuple[str, ...]:
-        """The devices that learners compute on. Raises UserError: this machine lacks the device."""
+        """The devices that learners compute on. Raises UserError if this machine lacks the device."""
         if self.device == "cpu":
             return ("cpu",)
         from polyplay.nets.device import choose_devices
@@ -196,7 +196,7 @@ class Placement:
         return 1 if self.actors_on == "cpu" or self.on_cpu else max(1, 2 * cores() // actors)
 
     def only_cpu(self, system: str) -> None:
-        """Place all workers on the CPU, for a system without GPU support. Raises UserError: --device is cuda."""
+        """Place all workers on the CPU, for a system without GPU support. Raises UserError with `--device cuda`."""
         if self.device == "cuda":
             raise UserError(f"--device cuda: {system}'s workers compute on the CPU only; use auto or cpu")
         self.device = "cpu"
@@ -295,6 +295,6 @@ FEW = 6  # most tasks that a diagram names
 
 
 def _played(envs: Envs) -> str:
-    """Return the environment's title. For several tasks, return their names, or only their number above FEW tasks."""
+    """Return the environment's title. For several tasks, return their names, or their number if they are many."""
     tasks = envs.spec.tasks
     return envs.title if not tasks else ", ".join(tasks) if len(tasks) <= FEW else f"{len(tasks)} tasks {envs.title}"

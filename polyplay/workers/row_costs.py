@@ -33,8 +33,8 @@ DRAWN = 64  # number of batches of random actions, which are used in rotation
 
 
 def measure_costs(envs: Envs, spec: LearnerSpec, T: int, B: int, precision: str) -> RowCosts:
-    """Measure the wall time per row (one step of one environment), on a machine that runs nothing else. T: rows per
-    trajectory. B: trajectories per batch.
+    """Measure the wall time per row (one step of one environment), on a machine that runs nothing else. `T`: rows per
+    trajectory. `B`: trajectories per batch.
     """
     before, lanes, B = torch.get_num_threads(), min(envs.lanes, LANES), max(1, min(B, ROWS // T))
     try:
@@ -119,7 +119,7 @@ class CostProfile:
         return cpu_cost(act, seconds, self.clock)
 
     def learn(self, T: int, B: int, seconds: float) -> float:
-        """Return the µs of learning from B trajectories of T rows: of one update, or of all passes of the loss."""
+        """Return the µs of learning from B trajectories of T rows, with all passes over them."""
         several = self.spec.passes is not None
         rows = self._rows((T + several, B))  # with several passes, the last row gives only a bootstrap value
         batch, state = tree.map(torch.from_numpy, rows), self.policy.initial(B)

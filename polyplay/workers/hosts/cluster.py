@@ -57,7 +57,7 @@ class MachineInfo:
     node: str = ""  # Ray's ID of the machine
 
     def check_versions(self, theirs: dict[str, str]) -> None:
-        """Raise UserError if the other machine has other versions, which could not unpickle this machine's calls."""
+        """Raise UserError if the other machine's versions differ from those here. `theirs`: its `needed_versions()`."""
         ours = needed_versions()
         if other := [name for name in ours if ours[name] != theirs.get(name)]:
             what = ", ".join(f"{name} {theirs.get(name)} there and {ours[name]} here" for name in other)
@@ -65,7 +65,7 @@ class MachineInfo:
 
 
 def _ray() -> Any:
-    """Return the module `ray`. Raises UserError: Ray is missing or too old."""
+    """Return the module `ray`. Raises UserError if Ray is missing or too old."""
     try:
         import ray
     except ImportError:
@@ -77,8 +77,8 @@ def _ray() -> Any:
 
 
 class Cluster:
-    """The machines that `--hosts` names. ship: folder of modules that are copied to these machines. Raises UserError:
-    `hosts` is not valid, or the folder `ship` is missing.
+    """The machines that `--hosts` names. `ship`: folder of modules that are copied to these machines. Raises UserError
+    if `hosts` is not valid, or if the folder `ship` is missing.
     """
 
     def __init__(self, hosts: str, ship: str | None = None):
@@ -147,15 +147,13 @@ class Cluster:
                 self._missed = 0
 
     def _count(self, _: Any) -> None:
-        """In a thread, count the seconds that the head node has not answered, without time of suspension."""
-        while not self._over.wait(EVERY):
+        """In a thread, count the seconds since the last answer of Ray's head node."""
+        while not self._over.wait(EVERY):  # not a clock, which would count suspension of this process
             self._missed += 1
 
     def failing(self) -> str:
-        """Return an error text if Ray's head node no longer answers, else "". A run must end then, because Ray's own
-        client would end this process a minute after the loss of the head node.
-        """
-        if self._missed <= TRIES:
+        """Return an error text if Ray's head node no longer answers, else "". The run must then end."""
+        if self._missed <= TRIES:  # Ray's own client would end this process a minute after the loss
             return ""
         return f"--hosts: the head of the Ray cluster, {self.head}, has not answered for {TRIES * EVERY:.0f} s"
 
@@ -187,14 +185,12 @@ class Cluster:
         return RayActor(ray, actor.remote(*given), info)
 
     def close(self) -> None:
-        """Leave the cluster, and end a cluster that this run started. If the head node does not answer, skip Ray's
-        cleanup at exit, which would wait forever or crash.
-        """
+        """Leave the cluster. If this run started the cluster, end it."""
         lost = self.failing() != ""
         if not self._over.is_set() and self._nodes:
             ray = _ray()
             self._over.set()
-            if lost:
+            if lost:  # Ray's cleanup would wait forever or crash
                 atexit.unregister(ray.shutdown)
                 atexit.register(_end_at_once)
             else:
@@ -211,7 +207,7 @@ class RayActor:
         self._ray, self._actor, self.info = ray, actor, info
 
     def call(self, name: str, *given: Any, timeout: float = OPENING) -> Any:
-        """Call a method and return its result. Raises UserError: the call fails or times out, or the actor is lost."""
+        """Call a method and return its result. Raises UserError if the call fails, times out, or the actor is lost."""
         ray, where = self._ray, f"{self.info.name} ({self.info.address})"
         try:
             return ray.get(self.send(name, *given), timeout=timeout)
@@ -262,9 +258,9 @@ def _end_at_once() -> None:
 
 
 def node_names(nodes: Mapping[str, str], before: Mapping[str, str], lost: Collection[str] = ()) -> dict[str, str]:
-    """Return the names of nodes (machines) by ID, with a part of the ID if several nodes have the same name. The names
-    in `before` stay as they are. A new node with the name of a lost node is omitted until Ray notices the loss, because
-    the two nodes may be the same machine.
+    """Return the names of nodes (machines) by ID. If several nodes have the same name, add a part of the ID. The names
+    in `before` stay as they are. A new node with the name of a node in `lost` may be the same machine, so omit it until
+    Ray notices the loss.
     """
     count, gone = Counter(nodes.values()), {nodes[i] for i in nodes.keys() & {*lost}}
     there = {i: name for i, name in nodes.items() if i in before or name not in gone}
@@ -292,7 +288,7 @@ QUIET = {"RAY_AUTH_MODE": "token", **dict.fromkeys(ZERO.split(), "0")}
 
 
 class LocalCluster:
-    """A cluster on this machine: a head node and `n` other nodes. Raises UserError: the nodes do not start."""
+    """A cluster on this machine: a head node and `n` other nodes. Raises UserError if the nodes do not start."""
 
     def __init__(self, n: int):
         self.folder = tempfile.mkdtemp(prefix="polyplay-", dir="/tmp")  # names of sockets must be short

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 class RemoteWorker(processes.Handle):
-    """A worker on another machine. pipe: receives the worker's messages, which come over the connection (line)."""
+    """A worker on another machine. `pipe`: receives the worker's messages, which come over a line (connection)."""
 
     apart = True
 
@@ -63,23 +63,18 @@ class RemoteWorker(processes.Handle):
     sentinel = property(lambda self: self._ended)
 
     def is_alive(self) -> bool:
-        """See Handle."""
         return not self._over.is_set()
 
     def join(self, timeout: float | None = None) -> None:
-        """See Handle."""
         self._over.wait(timeout)
 
     def kill(self) -> None:
-        """See Handle."""
         self.signal(platform.KILL)
 
     def ending(self) -> str:
-        """See Handle."""
         return self._how or processes.ending_text(self.exitcode)
 
     def close(self) -> None:
-        """See Handle."""
         os.close(self._ended)
 
 
@@ -106,7 +101,9 @@ class Machine(Spot):
         return {"workers": len(self.workers), "mb_in": mb_in, "mb_out": mb_out, "round_trip_ms": trip, **load}
 
     def seat(self, seat: RemoteSeat, number: int, files: Sequence[tuple[str, Path]]) -> None:
-        """In the line's sending thread, send a worker's `files` (name there, path here) and the request to start it."""
+        """Send the request to start a worker, after its files and data. The line's sending thread calls this method.
+        `files`: pairs (name on the other machine, path here).
+        """
         for name, path in files:
             self.end.line.send((0, *piece) for piece in file_pieces(path, name))
         if (seat.role, seat.index) not in self.seats:
@@ -125,7 +122,7 @@ def roles_elsewhere(places: Places, crew: Crew) -> list[Role]:
 
 
 def plan_in_words(places: Places, crew: Crew, infos: Sequence[MachineInfo]) -> dict[str, str]:
-    """Return the planned workers of each machine as text, `here` first. Raises UserError: a rule does not fit."""
+    """Return each machine's planned workers as text, the main machine first. Raises UserError if a rule doesn't fit."""
     threads = {role.name: threads_of(role, crew) for role in crew.roles}
     places.check(infos, threads)
     cores = {info.name: f" ({info.cores} core{'s' * (info.cores != 1)})" for info in infos}
@@ -145,7 +142,7 @@ def check_memory(places: Places, crew: Crew, machines: Sequence[Machine]) -> Non
 
 
 def _in_words(seats: list[tuple[str, int]]) -> str:
-    """Return workers as text, such as "act 0-3 5, learn 0". seats: role and index of each worker."""
+    """Return workers as text, such as "act 0-3 5, learn 0". `seats`: role and index of each worker."""
     words = dict[str, list[str]]()
     for (name, _), run in itertools.groupby(enumerate(seats), lambda found: (found[1][0], found[1][1] - found[0])):
         indices = [index for _, (_, index) in run]
@@ -162,7 +159,7 @@ FIRST, HOUR = 2.0, 3600.0  # seconds until the first retry after a failure, doub
 
 
 class Fleet:
-    """The other machines of a run. timeout: seconds of silence until a machine is lost. rules: parsed `--place`."""
+    """The other machines of a run. `timeout`: seconds of silence until a machine is lost. `rules`: parsed `--place`."""
 
     def __init__(self, cluster: Cluster, timeout: float = 5.0, rules: Sequence[PlaceRule] = ()):
         self.cluster, self.timeout, self.places = cluster, timeout, Places(rules)
@@ -187,7 +184,7 @@ class Fleet:
         return [m.info for m in self.opened if m.lost is None] or self.cluster.machines()
 
     def cores(self, role: str = "") -> int:
-        """Return the cores of all other machines, or of the machines for `role`. A local cluster has 0 extra cores."""
+        """Return the cores of all other machines, or of those for `role`. Return 0 for a cluster on this machine."""
         infos = self.places.machines_for(role, self._there()) if role else self._there()
         return sum(info.cores for info in infos) if self.cluster.own_cores else 0
 
@@ -197,7 +194,7 @@ class Fleet:
         return {role.name: sum(self.places.is_away(role, i, n) for i in range(role.n)) for role in roles}
 
     def check(self, crew: Crew) -> str:
-        """Return the plan of machines and workers as text. Start nothing. Raises UserError: the plan cannot work."""
+        """Return the plan of machines and workers as text. Start nothing. Raises UserError if the plan cannot work."""
         infos, self.places.roles = self.cluster.machines(), crew.roles
         planned = plan_in_words(self.places, crew, infos)
         for role in roles_elsewhere(self.places, crew):
@@ -217,7 +214,7 @@ class Fleet:
         return any(role.learner and not role.learns_own and self.places.goes(role) for role in crew.roles)
 
     def plan(self, crew: Crew) -> dict[str, str]:
-        """Return the planned workers of each machine as text. Raises UserError as plan_in_words."""
+        """Return the planned workers of each machine as text. Raises UserError if a rule of `--place` does not fit."""
         self.places.roles = crew.roles
         return plan_in_words(self.places, crew, self.cluster.machines())
 
@@ -400,7 +397,7 @@ class Fleet:
         return [self._messages.get() for _ in range(self._messages.qsize())]
 
     def _hear(self, machine: Machine, value: dict[str, Any]) -> None:
-        """Log a remote worker's message, with paths as on this machine. Add the machine's name to a UserError."""
+        """Log a remote worker's message. Replace its paths by those here, and add the machine's name to a UserError."""
         text: str = value["text"].replace(machine.about["folder"], str(self.directory))
         where = f"; this is on {machine.info.name}, to which --ship DIR copies a folder's modules"
         if (worker := machine.workers.get(value["number"])) is not None:
@@ -413,7 +410,7 @@ class Fleet:
         worker.ended(value["how"], value.get("code"))
 
     def _lose(self, machine: Machine, why: str) -> None:
-        """Record that a machine and its workers are lost, after the machine's line has ended."""
+        """Record that a machine and its workers are lost. `why`: the reason for which the machine's line has ended."""
         with self._lock:
             if self._closing:
                 return
@@ -431,7 +428,7 @@ class Fleet:
 
     @property
     def _ending(self) -> bool:
-        """Whether the run is ending, so that a line that ends is not a loss of a machine."""
+        """Whether the run is ending. If it is, the end of a line does not mean that a machine is lost."""
         return self._closing or self._control.halted
 
     def _note(self, event: str, info: MachineInfo, **more: Any) -> None:

@@ -1,8 +1,8 @@
 """Line: the connection between the main machine and another machine, for rollouts, weights and counts.
 
 A line uses `multiprocessing.connection`. Both ends prove that they know the run's key, which they got through Ray. A
-message consists of a header in JSON and of arrays. Nothing is unpickled. Each end sends a heartbeat (beat) every
-second. If an end receives nothing for `timeout` seconds, it considers the other end lost.
+message has a header in JSON and arrays. Nothing is unpickled. Each end sends a heartbeat (beat) every second. If an end
+receives nothing for `timeout` seconds, it considers the other end lost.
 """
 
 from __future__ import annotations
@@ -47,8 +47,7 @@ class LineLost(Exception):
 
 class Line:
     """One end of a line (connection between two machines). The constructor raises LineLost if the other end does not
-    know the key. `send` and `receive` raise LineLost if the other end has closed, or does not respond for `timeout`
-    seconds.
+    know the key. `send` and `receive` raise LineLost if the other end has closed, or is silent for `timeout` seconds.
     """
 
     def __init__(self, sock: socket.socket, timeout: float, key: bytes, listens: bool):
@@ -161,8 +160,8 @@ def accept_lines(address: str, key: bytes, timeout: float) -> tuple[socket.socke
 
 
 class LineEnd:
-    """One end of a line, with two threads. One thread sends changes of shared data whenever the semaphore `bell` is
-    posted. The other thread receives. on: functions that handle messages, by the kind of message.
+    """One end of a line, with two threads. One thread receives. The other thread sends changes of shared data, whenever
+    the semaphore `bell` is posted. `on`: functions that handle messages, by the kind of message.
     """
 
     def __init__(self, line: Line, traffic: Traffic, bell: Semaphore, on: Mapping[str, Callable[[Any], None]]):
@@ -222,7 +221,7 @@ class LineEnd:
             self.end(f"a thread of its line failed: {e!r}", tell=True)
 
     def end(self, why: str | None = "", tell: bool = False) -> None:
-        """Close this end. why: reason of a failure, or "". tell: also send `why`, so that the other end closes."""
+        """Close this end. `why`: reason of a failure, or "". `tell`: also send `why`, so that the other end closes."""
         if not self.closed.is_set():
             self.why = why or ""
             self.closed.set()

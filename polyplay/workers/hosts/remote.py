@@ -37,11 +37,11 @@ from polyplay.workers.role import Role
 
 
 def needed_files(saved: Path | None, directory: Path, role: Role, seat: RemoteSeat) -> list[tuple[str, Path]]:
-    """Return the files that a worker on another machine needs to start, as pairs (name there, path here). The files are
-    from the checkpoint `saved`, if the run resumes, and a judge also needs the champion's weights.
+    """Return the files that a worker on another machine needs to start, as pairs (name there, path here). `saved`:
+    checkpoint from which the run resumes, or None.
     """
     found: list[tuple[str, Path]] = []
-    if "judge" in seat.kinds:
+    if "judge" in seat.kinds:  # AlphaGo Zero's judge needs the champion's weights
         newest = checkpoint.champions(directory)[-1:]
         found += [(str(x.relative_to(directory)), x) for root in newest for x in sorted(root.rglob("*.*"))]
     if saved is not None:
@@ -109,8 +109,8 @@ MOST_TEXT = 60_000  # most characters of a message
 
 
 class RemoteCrew:
-    """Crew of one machine, which starts workers there. key: the run's key, which the other end of the line must know.
-    address: where the crew listens. timeout: seconds until a silent main process counts as lost.
+    """Crew of one machine, which starts workers there. `key`: the run's key, which the other end of the line must know.
+    `address`: where the crew listens. `timeout`: seconds until a silent main process counts as lost.
     """
 
     def __init__(self, key: bytes, address: str, timeout: float):
@@ -143,11 +143,11 @@ class RemoteCrew:
         return {**where, "cores": cores(), **has, "versions": needed_versions()}
 
     def open(self, data: bytes) -> None:
-        """Make this machine's copies (twins) of the run's shared objects. data: the pickled objects."""
+        """Make this machine's copies (twins) of the run's shared objects. `data`: the pickled objects."""
         self.traffic = Traffic(cloudpickle.loads(data), away=True, relay=0, root=self.root)
 
     def give(self, number: int, data: bytes) -> str:
-        """Store a worker's pickled call until `_start`. Return the reason if the call cannot be unpickled, else ""."""
+        """Keep a worker's pickled call until the worker starts. Return an error text if unpickling fails, else ""."""
         try:
             call: Call = cloudpickle.loads(data)
         except ImportError as e:
@@ -193,7 +193,7 @@ class RemoteCrew:
                 os.kill(runs.pid, value["signal"])
 
     def _attend(self, number: int, runs: ForkedProcess, pipe: connection.Connection) -> None:
-        """In a thread, forward a worker's messages and its end. If the thread fails, end the line."""
+        """In a thread, forward a worker's messages and report its end. If this thread fails, end the line."""
         try:
             while pipe.poll() or runs.sentinel not in connection.wait([pipe, runs.sentinel]) or pipe.poll():
                 try:
@@ -210,7 +210,7 @@ class RemoteCrew:
             self.line.end(f"the thread of a worker failed: {e!r}", tell=True)
 
     def _pass_on(self, kind: str, value: dict[str, Any], last: bool) -> None:
-        """Send a worker's message, from the line's sending thread. last: first send all data of this worker."""
+        """Send a worker's message, in the line's sending thread. `last`: send all data of this machine before it."""
         if last:
             self.line.line.send(self.traffic.news(math.inf))  # includes data that is not due yet
         self.line.line.send((0, *piece) for piece in self.traffic.files("not-finite-*"))  # messages may name files

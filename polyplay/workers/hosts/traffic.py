@@ -1,7 +1,7 @@
 """Traffic of a line (connection between the main machine and another machine): files, and the data of flows.
 
-A flow carries one writer's data to its readers. The main machine forwards data from one other machine to readers on a
-third. This module imports no torch.
+A flow carries one writer's data to its readers. If writer and readers are on two other machines, the main machine
+forwards the data. This module imports no torch.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Frame = tuple[int, int, int, list[np.ndarray]]  # number of a flow, and a Piece 
 
 @dataclass(frozen=True)
 class RemoteSeat:
-    """A worker on another machine. held: its shared objects, as pairs (number of the object, argument's name)."""
+    """A worker on another machine. `held`: its shared objects, as pairs (number of the object, argument's name)."""
 
     role: str
     index: int
@@ -37,7 +37,7 @@ class RemoteSeat:
         return f"{self.role}-{self.index}"
 
     def keys(self) -> set[tuple[int, End]]:
-        """Return the worker's names in flows, as (number of the object, End), with number -1 for all objects."""
+        """Return the worker's names in flows, as (number of a shared object, End). Number -1 stands for all objects."""
         own = {(thing, End(end, self.index)) for thing, end in self.held}
         return own | {(-1, End("row", self.row))} | {(-1, End(kind, self.index)) for kind in self.kinds}
 
@@ -45,10 +45,10 @@ class RemoteSeat:
 class Traffic:
     """One end of a line (connection of two machines), with the flows of all shared objects.
 
-    away: whether this end is on the other machine. False: the end is on the main machine.
-    relay: number of the line's bell (semaphore), which wakes this end.
-    root: folder of files.
-    warn: function that is called if a file can't be written.
+    `away`: whether this end is on the other machine. False: the end is on the main machine.
+    `relay`: number of the line's bell (semaphore), which wakes this end.
+    `root`: folder of files.
+    `warn`: function that is called if a file can't be written.
     """
 
     def __init__(
@@ -132,11 +132,10 @@ class Traffic:
                     bell.relay(None if there == self.away else self.relay)
 
     def news(self, now: float) -> Iterator[Frame]:
-        """Yield the changes on this side since the last call. The states (tokens) of flows are read in reverse order of
-        sending, so a reader that sees a change in one flow also has all earlier changes in other flows.
-        """
+        """Yield the changes on this side since the last call. `now`: the time, for flows that send at a low rate."""
         self.now = now
         found = []
+        # read states in reverse order of sending, so that a reader of a change has all earlier changes of other flows
         for flow, gives in reversed(self.active):
             found.append((flow, gives, flow.token(gives)))
             memory_barrier()
@@ -174,8 +173,8 @@ class Traffic:
                 yield from self.files(f"checkpoints/.partial-*/{where}", name=name)
 
     def files(self, pattern: str, keep: bool = False, name: str = "") -> Iterator[Piece]:
-        """Yield the files that match `pattern` in pieces, then delete the files. keep: send each file once, and delete
-        no file. name: the worker that owns the files.
+        """Yield the files that match `pattern`, in pieces. Then delete the files.
+        `keep`: send each file only once, instead of deleting it. `name`: the worker that owns the files.
         """
         for path in sorted(self.root.glob(pattern)) if self.root is not None else ():
             there = str(path.relative_to(self.root or ""))
@@ -187,9 +186,7 @@ class Traffic:
                     path.unlink(missing_ok=True)
 
     def _write(self, at: int, arrays: list[np.ndarray]) -> None:
-        """Write a piece of a file. On the main machine, a failure only makes the checkpoint part of the file's owner
-        count as failed. On other machines, the OSError is raised, because workers there need every file.
-        """
+        """Write a piece of a file. If this fails on the main machine, warn and mark the checkpoint part as failed."""
         name, owner = (bytes(x).decode() for x in arrays[:2])
         if self.root is None or not ACCEPTED.fullmatch(name):
             raise ValueError(f"a file named {name!r}")
@@ -208,13 +205,13 @@ class Traffic:
             pass
         except OSError as e:
             temporary.unlink(missing_ok=True)
-            if self.away:
+            if self.away:  # workers here need every file
                 raise
             self.unwritten |= {owner, Path(name).stem}  # sender of the file, and worker in the file's name
             self.warn(f"{name} could not be written: {e.strerror or e}")
 
     def failed(self, thing: int, end: End) -> bool:
-        """Tell whether writing a worker's part of a checkpoint failed here since the last call for this worker."""
+        """Tell whether a worker's checkpoint part could not be written here, since the last call for this worker."""
         failed = not self.away and (name := self.seats.get((thing, end))) in self.unwritten
         if failed:
             self.unwritten.discard(name)
@@ -235,7 +232,7 @@ WHOLE = -1  # offset of the last piece, which has no data and completes the file
 
 
 def file_pieces(path: Path, name: str, owner: str = "") -> Iterator[Piece]:
-    """Yield a file in pieces. name: the file's name on the other side. owner: the worker that has the file."""
+    """Yield a file in pieces. `name`: the file's name on the other side. `owner`: the worker that has the file."""
     about = [np.frombuffer(text.encode(), np.uint8) for text in (name, owner)]
     for at in range(0, max(1, path.stat().st_size), CHUNK):
         yield FILE, at, [*about, np.fromfile(path, np.uint8, CHUNK, offset=at)]
@@ -243,9 +240,8 @@ def file_pieces(path: Path, name: str, owner: str = "") -> Iterator[Piece]:
 
 
 def _is_late(root: Path, name: str) -> bool:
-    """Tell whether the checkpoint of a file was completed without the file. Only files of actors can be late. The
-    checkpoint after 0 steps has no actors' files, and does not count, because update 0 may be saved again.
-    """
+    """Tell whether a file belongs to a checkpoint that is already complete. Only files of actors can be late."""
     found = ACTORS.match(name)
     made = (root / "checkpoints").glob(f"{found[1]}*") if found else ()
+    # a checkpoint after 0 steps has no files of actors, and may be saved again
     return any(not path.name.endswith("-steps-0") for path in made)
