@@ -119,7 +119,7 @@ def _draw_open(state: np.ndarray, wall: np.ndarray, N: int) -> int:
 
 @compiled
 def _touches(wall: np.ndarray, N: int, top: int, start: int, height: int, width: int) -> bool:
-    """Tell whether a block of cells touches an inner wall, or its copy on the other half of the map."""
+    """Tell whether a block of cells touches an inner wall, or the block's copy after the map's rotation."""
     for r in range(max(top - 1, 1), min(top + height + 1, N - 1)):
         for c in range(max(start - 1, 1), min(start + width + 1, N - 1)):
             turned_r, turned_c = N - 1 - r, N - 1 - c
@@ -288,8 +288,8 @@ def _has_two_ways(grid: np.ndarray, home: int, moves: np.ndarray) -> bool:
 @compiled
 def _choose_spawns(state: np.ndarray, N: int, near: np.ndarray, moves: np.ndarray, spawn: np.ndarray) -> bool:
     """Choose starting points for the n players of each team at random. The candidates are the 2n cells nearest to the
-    base of the team, without cells that are as near to the other base. Return False if fewer than n cells remain.
-    `near`: cells reached from base 0, nearest first.
+    base of the team, without cells that are at least as near to the other base. Return False if fewer than n cells
+    remain. `near`: cells reached from base 0, nearest first.
     """
     n = len(spawn) // 2
     cells = near[1 : 2 * n + 1]

@@ -158,7 +158,7 @@ def hits_wall(grid: np.ndarray, x: float, y: float) -> bool:
 
 @compiled
 def clear(grid: np.ndarray, x: float, y: float, to_x: float, to_y: float) -> bool:
-    """Tell whether no wall blocks the line from (x, y) to (to_x, to_y). A wall's corner does not block lines."""
+    """Tell whether no wall blocks the line from (x, y) to (to_x, to_y). The line may touch corners of walls."""
     c, r, dx, dy = int(x), int(y), to_x - x, to_y - y
     step_c, step_r = (1 if dx > 0 else -1), (1 if dy > 0 else -1)
     far = 2.0  # beyond the line's end, at 1

@@ -150,7 +150,7 @@ COLORS = np.array([[*bytes.fromhex(color)] for color in _HEX.split()], np.uint8)
 
 
 def _wall_colors() -> np.ndarray:
-    """Return wall colors. Axes: base nearby (2: none), side hit by the ray, joint, shade, coping or below, RGB."""
+    # axes of the result: base nearby (2: none), side hit by the ray, joint, shade, coping or below, RGB
     tint = np.array([(205, 125, 120), (120, 125, 205), (150, 145, 150)])[:, None, None, None, None]
     side = np.array([1.0, 0.72])[:, None, None, None, None]
     joint = np.array([1.0, 0.7])[:, None, None, None]

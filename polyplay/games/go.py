@@ -1,9 +1,9 @@
 """Rules of Go (Tromp and Taylor; Silver et al. 2017) as compiled functions on records. A record is an int8 array that
 holds a position and the history of the game.
 
-A record begins with the header and the cells, as in games/records.py. record[OWN] counts consecutive passes. Index
-game[BOARDS] begins the boards of the last EIGHT positions. The board after n moves is number n % EIGHT of them. Index
-game[HASHES] begins the uint64 hashes of all positions so far.
+A record begins with the header and the cells, as in games/records.py. record[OWN] counts consecutive passes. The boards
+of the last EIGHT positions begin at index game[BOARDS]. The board after n moves is number n % EIGHT of them. The uint64
+hashes of all positions so far begin at index game[HASHES].
 
 Each pair of a color and a cell has a random number. The hash of a position is the sum of its stones' numbers modulo
 2⁶⁴. The low ten bits of each number equal 1, so the low ten bits of a hash are the number of stones. A move without a
@@ -117,7 +117,7 @@ def _repeats(game: np.ndarray, record: np.ndarray, found: np.uint64) -> bool:
 
 @compiled
 def _one_stone_more(game: np.ndarray, record: np.ndarray, out: np.ndarray) -> int:
-    """Write hashes of positions that ko forbids, with one stone more than now, into `out`. Return their number."""
+    """Write the hashes of forbidden positions with one more stone into `out`. Return their number."""
     last, hashes, n = ply(record), _hashes(game, record), 0
     if game[KO] == SIMPLE:
         first, step = last - 1, last + 1

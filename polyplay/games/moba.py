@@ -216,7 +216,7 @@ def _cast(s: w.LaneMatches, m: int, p: int, out: np.ndarray) -> bool:
 
 @compiled
 def _under_tower(units: np.ndarray, team: int, p: int) -> bool:
-    """Tell whether seat `p` is near an enemy tower without creeps of its own side in the tower's range."""
+    """Tell whether seat `p` is near an enemy tower that has no creeps of the seat's side in its range."""
     half, u = len(units) // 2, w.unit_of(units, team, p)
     lanes, own = w.count_lanes(units, team), u // half * half
     creeps = team + w.SLOTS * lanes

@@ -166,7 +166,7 @@ def _show_own(units: np.ndarray, heroes: np.ndarray, facts: np.ndarray, p: int, 
 
 @compiled
 def _show_action(hero: np.ndarray, out: np.ndarray) -> None:
-    """Write a hero's last action into out: primary as one-hot, then offset ahead and aside, then delay."""
+    """Write a hero's last action into `out`: primary as one-hot, then offset ahead and aside, then delay."""
     out[hero[w.PRIMARY]] = 1.0
     out[8] = (hero[w.OFFSET] % w.OFFSETS - w.OFFSETS // 2) / (w.OFFSETS // 2)
     out[9] = (hero[w.OFFSET] // w.OFFSETS - w.OFFSETS // 2) / (w.OFFSETS // 2)
@@ -175,7 +175,7 @@ def _show_action(hero: np.ndarray, out: np.ndarray) -> None:
 
 @compiled
 def _show(units: np.ndarray, facts: np.ndarray, u: int, v: int, first: int, n: int, out: np.ndarray) -> None:
-    """Write what hero `u` sees of unit `v` into `out`: 1, distances ahead and aside, then `n` features."""
+    """Write what hero `u` sees of unit `v` into `out`: "there", "dx" and "dy", then `n` features from `facts`."""
     ahead = (1.0 / w.NEAR) if u < len(units) // 2 else -(1.0 / w.NEAR)
     out[0], out[1] = 1.0, (units[v, w.X] - units[u, w.X]) * ahead
     out[2] = (units[v, w.Y] - units[u, w.Y]) * (1.0 / w.NEAR)

@@ -1,9 +1,9 @@
 """Records of board-game positions: their common header, results of moves, and options for resigning.
 
-A record is an int8 array. It begins with a header of four numbers: the player to move (0 first, 1 second), ply % 128,
-ply // 128, and a number that depends on the game. The cells of the board follow, row by row from the top. A cell is 0
-if empty, 1 with a stone of the first player, 2 with a stone of the second. More data of a game may follow. In a user's
-own game, the position follows the header, in the format that the user chose.
+A record is an int8 array. It begins with a header of four numbers: the player to move (0 first, 1 second), n % 128 and
+n // 128 for n moves so far, and a number that depends on the game. The cells of the board follow, row by row from the
+top. A cell is 0 if empty, 1 with a stone of the first player, 2 with a stone of the second. More data of a game may
+follow. In a user's own game, the position follows the header, in the format that the user chose.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""Small games in which a policy learns within seconds. Each game steps many lanes (parallel environments) at once with
-NumPy.
+"""Small games in which a policy learns within seconds.
+
+Each game steps many lanes (parallel environments) at once with NumPy.
 
 toy:catch      bsuite's catch, a paddle under a falling ball. Random play scores about -0.6, perfect play 1.
 toy:memory     The first observation shows a cue, which the last action must name. With 2 cues, guesses score 0.
@@ -39,8 +40,8 @@ class Toy(ABC):
 
     Write your own game as a dataclass that inherits Toy. The fields of the dataclass are the game's options.
 
-    If a game has several players, each has a seat (number), and observations, rewards and flags are arrays [n, seats,
-    …]. The states then include the array "here", bool [n, seats], which says whether each seat plays. A seat may start
+    If a game has several players, each has a seat number. Observations, rewards and flags are then arrays [n, seats,
+    …], and the states include the array "here", bool [n, seats], which tells whether each seat plays. A seat may start
     late, and stops playing when it is terminated or truncated. A match is over when no seat plays.
     """
 

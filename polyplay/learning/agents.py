@@ -136,8 +136,8 @@ class AgentCopies:
             self.snapshot.load(saved["snapshot"])
 
     def outdated(self, version: np.ndarray) -> bool:
-        """Tell whether a rollout began with older weights than those of the last copy, in any lane. `version` [T+1, B]:
-        versions of the weights that acted.
+        """Tell whether any lane of a rollout began with weights older than the last copy. `version` [T+1, B]: versions
+        of the weights that acted.
         """
         return bool((version[0] < self.since).any())
 

@@ -53,8 +53,8 @@ class LearnerCheckpoints:
         self.made = self.agreed = ctx.control.saves if spec.update.asynchronous else 0
 
     def tell(self, number: int | None, failed: bool = False) -> None:
-        """Tell the main process that the parts of checkpoint `number` were written, or that writing `failed`. If
-        `number` is None, the checkpoint holds the initial weights.
+        """Tell the main process that the parts of checkpoint `number` were written, or with `failed`, that they could
+        not be written. If `number` is None, the checkpoint holds the initial weights.
         """
         last = abs(self.ctx.counters.get("saved"))
         mark = 0.5 if number is None else number + 1.0

@@ -184,7 +184,7 @@ class SACLoss(Loss):
         self, policy: CriticsNetwork, target: CriticsNetwork, features: Tensor, then: Batch, batch: Batch, alpha: Tensor
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Return q [n, B], V(s') [B], the actor's loss [] and log π(ã) [B]. If this update does not change the actor,
-        the actor's loss is 0, and log π(a') is returned for log π(ã).
+        the actor's loss is 0, and log π(a') is returned instead of log π(ã).
         """
         draws = batch["units"].unbind(1) if "units" in batch else (None, None, None)
         masks = [policy.actions.mask(tree.map(lambda x, i=i: x[i], batch.get("mask", {}))) for i in (0, 1)]

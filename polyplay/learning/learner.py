@@ -224,7 +224,7 @@ class Runner:
         """Return the loss of a batch, and leave the gradient in the learner's vector. Raises UserError if the loss
         function returns no LossOutput.
 
-        `version`: version of the weights, from which the loss's random numbers are also seeded (Loss.noise).
+        `version`: version of the weights. It also seeds the loss's random numbers (Loss.noise).
         `tape`: activations that were recorded when these weights acted in these rows.
         """
         return self.score(self.with_noise(batch, version) if self.draws else batch, state, tape)

@@ -137,8 +137,8 @@ class Feed(ABC):
         return not self.alone and self.ctx.late()
 
     def save(self, dropped: bool = False) -> Iterator[None]:
-        """Save the learner and this feed's state in a checkpoint, unless this update is already saved. dropped: whether
-        the run ended with an unfinished rollout, which was dropped.
+        """Save the learner and this feed's state in a checkpoint, unless this update is already saved. `dropped`:
+        whether an unfinished rollout was dropped at the end of the run.
         """
         if self.learner.checkpoints.last != self.learner.version:
             self.learner.checkpoints.save()
@@ -614,7 +614,7 @@ class ReplayFeed(Feed):
 
     def items(self) -> Iterator[Rollout | Nothing | None]:
         """Yield rollouts to insert, and () for each update that is due. If other threads can compute updates during a
-        rollout, draw their samples before the rollout.
+        rollout, draw the samples for these updates before the rollout.
         """
         rollouts, learner = self.feed.items(), self.learner
         while True:

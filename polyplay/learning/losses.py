@@ -574,8 +574,8 @@ class PPO(ActorCriticLoss):
     by GAE with `lam`, and R = A + V_μ. Raises ValueError for shapes that do not fit.
 
     `clip_range`: ε. If `anneal_clip` is True, ε falls linearly to 0 over the run.
-    value_clip: use max((R − V)², (R − V_μ − clip(V − V_μ, −ε, ε))²) instead of (R − V)², as in baselines' ppo2.
-    normalize_advantage: normalize advantages over each minibatch.
+    `value_clip`: use max((R − V)², (R − V_μ − clip(V − V_μ, −ε, ε))²) instead of (R − V)², as in baselines' ppo2.
+    `normalize_advantage`: normalize advantages over each minibatch.
     """
 
     lam: Fraction = 0.95
@@ -592,7 +592,7 @@ class PPO(ActorCriticLoss):
         return self.anneal_clip
 
     def prepare(self, rows: Batch, scale: float | Tensor = 1.0) -> Batch:
-        """Return "advantage", "target" and "valid" of a rollout, each [T, B]. scale: the policy's reward scale."""
+        """Return "advantage", "target" and "valid" of a rollout, each [T, B]. `scale`: policy's reward scale."""
         steps = self.transitions(rows, {"reward_scale": scale})
         advantage, target = gae(steps, rows["value"], self.lam)
         return {"advantage": advantage, "target": target, "valid": steps.valid}
