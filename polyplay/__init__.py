@@ -1,4 +1,4 @@
-"""Polyplay: every large-scale deep-RL system as one page of wiring over shared parts.
+"""Polyplay: large-scale deep-RL systems, each a short file that connects shared components.
 
 import polyplay
 run = polyplay.train("impala", env="ALE/Pong-v5", frames=10_000_000)
@@ -18,7 +18,7 @@ __all__ = ["Callback", "Run", "__version__", "check", "evaluate", "export", "loa
 
 
 def __getattr__(name: str) -> object:
-    """Import a name on first use, because workers import this package but not these names."""
+    """Import a public name, such as `train`, when it is first used. This keeps `import polyplay` fast."""
     if name not in __all__:
         raise AttributeError(f"module 'polyplay' has no attribute {name!r}")
     from polyplay.core import user_modules

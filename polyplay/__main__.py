@@ -1,4 +1,4 @@
-"""The command `polyplay`, and `python -m polyplay`. From its first instruction, signals end the command cleanly."""
+"""Entry point of the commands `polyplay` and `python -m polyplay`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from polyplay.core import processes
 
 
 def main() -> NoReturn:
-    """Run the command line, end all processes that it started, and exit."""
+    """Run the command line, end all remaining child processes, and exit with the command's status."""
     if processes.may_step(sys.argv[1:]):
         processes.fix_sets()
     processes.install(processes.end_at_once)

@@ -1,4 +1,4 @@
-"""The Python interface of Polyplay: functions to train, resume, evaluate, load, export and check, and class `Run`."""
+"""Python interface of Polyplay: functions to train, resume, evaluate, load, export and check, and the class `Run`."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 
 @dataclass
 class Run(RunResult):
-    """A training run that has ended. Attributes: `directory`, `exit_code`, `reason`, `summary` and `settings`."""
+    """A training run that has ended, with its `directory`, `exit_code`, `reason`, `summary` and `settings`."""
 
     def evaluate(self, episodes: int | None = None, seed: int = 0, **options: Any) -> Row:
-        """Play full games with a trained agent of this run, and return the scores. See the function `evaluate`."""
+        """Play full games with a trained agent of this run, and return the scores. See `polyplay.evaluate`."""
         return evaluate(self.directory, episodes, seed, **{"trust": True, **options})  # this program made the run
 
     def metrics(self) -> dict[str, list[Any]]:
@@ -40,12 +40,12 @@ class Run(RunResult):
         return run_files.read_table(self.directory / "metrics.jsonl")
 
     def episodes(self) -> dict[str, list[Any]]:
-        """Return all full games that ended in training as a dictionary {column: list}, as `metrics` does."""
+        """Return all full games that ended in training as a dictionary {column: list}."""
         return run_files.read_table(self.directory / "episodes.jsonl")
 
     def plot(self, out: str | Path | None = None, games: int = 100) -> Figure:
-        """Draw the learning curve, and return it as a matplotlib figure. If `out` is given, also write it to this file.
-        Each point is the mean return of the last `games` full games. Needs polyplay[plots].
+        """Draw the learning curve, and return a matplotlib figure. Each point is the mean return of the `games` full
+        games before it. If `out` is given, also write the figure to this file. Needs the extra polyplay[plots].
         """
         from polyplay.cli import plot
 
@@ -64,10 +64,11 @@ def train(
     **overrides: Any,
 ) -> Run:
     """Train an agent, and return the run when training has ended.
-    system: name of the algorithm, such as "ppo" (`polyplay systems` lists all names), or your own Page.
-    config: file of options, or the directory of a run to repeat. Either may also name the system.
-    callbacks: functions that are called with the run and each report, or objects of a class that inherits `Callback`.
-    overrides: options as keywords (FIELD for --FIELD of the command line). They override the options in `config`.
+
+    `system`: name of the algorithm, such as "ppo" (`polyplay systems` lists all names), or your own `Page`.
+    `config`: file of options, or the directory of a run to repeat. If `config` names a system, `system` may be omitted.
+    `callbacks`: functions that are called with the run and each report, or objects of subclasses of `Callback`.
+    `overrides`: options as keyword arguments, such as `lanes=8` for `--lanes 8`. They override `config`.
     """
     user_modules.refuse("polyplay.train")
     system = system if system is None or isinstance(system, str) else systems.name_of(system)
@@ -85,9 +86,9 @@ def train(
 
 def resume(directory: str | Path, trust: bool = False, callbacks: Sequence[object] = (), **overrides: Any) -> Run:
     """Resume a training run from its newest checkpoint, and return the run when training has ended.
-    trust: if True, also resume a run from elsewhere whose files name code to execute.
-    callbacks: functions or objects, as in `train`.
-    overrides: new values of run options as keywords (frames, minutes, …).
+    `trust`: whether to execute code that the run's files name, even if the run was made elsewhere.
+    `callbacks`: functions or objects, as in `train`.
+    `overrides`: new values of run options as keyword arguments, such as `frames` or `minutes`.
     """
     user_modules.refuse("polyplay.resume")
     return Run(**vars(run.resume(Path(directory), overrides, trust, callbacks)))
@@ -95,8 +96,8 @@ def resume(directory: str | Path, trust: bool = False, callbacks: Sequence[objec
 
 def evaluate(directory: str | Path, episodes: int | None = None, seed: int = 0, **options: Any) -> Row:
     """Play full games with a run's trained agent, and return the scores. Returns are sums of unclipped rewards.
-    options: options of `polyplay evaluate`, which are checkpoint (default: the newest), agent, protocol, epsilon,
-    starts, greedy, max_steps, video, device and trust.
+    `options`: options of `polyplay evaluate`: `checkpoint` (default: the newest), `agent`, `protocol`, `epsilon`,
+        `starts`, `greedy`, `max_steps`, `video`, `device` and `trust`.
     """
     user_modules.refuse("polyplay.evaluate")
     from polyplay.evaluation import evaluate
@@ -127,8 +128,8 @@ def export(
     trust: bool = False,
     agent: int | str | None = None,
 ) -> Row:
-    """Write a trained policy as an ONNX file, and return a description of the file. By default, the policy is that of
-    the run's newest checkpoint. The argument `trust` is as in `resume`, and `agent` is as in `load`.
+    """Write a trained policy as an ONNX file, and return a description of the file. By default, export the newest
+    checkpoint. For `trust`, see `resume`. For `agent`, see `evaluation.agent.Agent`.
     """
     from polyplay.cli import evaluate
 
@@ -136,7 +137,7 @@ def export(
 
 
 def check(env: str | Callable[..., object], **options: Any) -> CheckReport:
-    """Test whether an environment follows the rules for environments, and return a report. env: as in `train`."""
+    """Test whether the environment `env` (its name or class) follows the rules for environments. Return a report."""
     user_modules.refuse("polyplay.check")
     from polyplay.envs import check
 

@@ -1,8 +1,8 @@
 """All names to import if you write your own system, loss, network or optimizer. All of them are public.
 
-The page (definition) of a system has a class `Config` with its options, and a function `build`, which adds workers to
-a `Crew` (all workers of a run): docs/guides/sac_from_scratch.md. With `--loss`, your loss replaces that of a system:
-docs/guides/own_loss.md. The page docs/reference/extend.md lists every name.
+A system is defined by a module with a class `Config`, which has its options, and a function `build`, which adds workers
+to a `Crew` (all workers of a run), see docs/guides/sac_from_scratch.md. The option `--loss` replaces the loss of a
+system by yours, see docs/guides/own_loss.md. The page docs/reference/extend.md lists every name.
 """
 
 from polyplay.acting import LinearEpsilon, act

@@ -1,4 +1,4 @@
-"""Answer `python -m polyplay.train`, a form that other libraries have, with the command to use instead."""
+"""Reject the command `python -m polyplay.train` with an error that names the right command, `polyplay train`."""
 
 import sys
 

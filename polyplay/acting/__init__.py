@@ -1,4 +1,4 @@
-"""The acting loops: receive rows from environments, choose actions, store the rows, send the actions."""
+"""The acting loops, which receive observations, choose actions, store both in rollouts, and send the actions."""
 
 from polyplay.acting.actor import EpsilonLadder, Exploration, GaussianNoise, LinearEpsilon, RunSchedule
 from polyplay.acting.predictor import LaneTable

@@ -1,12 +1,10 @@
-"""The actor, which acts in lanes (parallel environments) that step together, and parts that all acting loops use.
+"""Actor, which steps parallel environments (lanes) and stores rollouts, and functions that all acting loops use.
 
-The parts call the policy, write rows (one step of each lane), count games, explore, and copy data to and from devices.
-The loop receives rows, chooses actions, writes the rows, and sends the actions.
+A row is the data of one step of one lane. The actor receives rows from the environments, chooses actions, writes the
+rows into rollouts, and sends the actions to the environments.
 
-The loop also paces acting against learning. When a group of lanes has finished its rollout, the loop parks the group:
-it holds back the group's actions. When all groups are parked, their slots (shared memory of rollouts) are committed,
-and new slots are taken. Weights are then pulled once. If the allowed lag requires newer weights, the loop waits for
-them first. If the weights are new, the actions of the parked rows are chosen again. Then all actions are sent.
+The lanes are divided into groups. All lanes of a group step together. A group that has finished its rollout waits (is
+parked). When all groups are parked, the actor hands over their rollouts, pulls new weights, and begins new rollouts.
 """
 
 from __future__ import annotations
@@ -41,35 +39,33 @@ from polyplay.weights.params import WeightCache
 
 
 class Exploration(ABC):
-    """Base class of exploration: the probability of random actions (ε-greedy), or the size of noise on real actions. An
-    exploration has no state to save. So the replacement of a lost actor explores in the same way.
+    """Base class of exploration. It gives the probability ε of a random action, or the size of the noise that is added
+    to continuous actions. An exploration has no state, so checkpoints do not contain it.
     """
 
     lanes: int = 1  # number of lanes of all workers together
 
     @abstractmethod
     def at(self, acts: np.ndarray, lanes: np.ndarray) -> np.ndarray:
-        """Return ε, or the standard deviation of the noise, as float32 [B].
+        """Return ε, or the standard deviation of the noise, for each lane (parallel environment), float32 [B].
 
-        The result depends only on the arguments, or on the counts of the run.
-        acts: how often each lane has acted before, int64 [B].
-        lanes: each lane's number among the lanes of all workers, int64 [B].
+        `acts`: number of actions that each lane has taken so far, int64 [B].
+        `lanes`: index of each lane among the lanes of all workers, int64 [B].
         """
 
     @abstractmethod
     def label(self) -> str:
-        """Return the line of text that describes this exploration in a diagram of the system."""
+        """Return a one-line description of this exploration for a diagram of the system."""
 
 
 @dataclass(frozen=True)
 class LinearEpsilon(Exploration):
-    """ε that falls linearly: `start` for the first `after` agent steps, then down to `end` within `over` further steps.
+    """Linear decay of ε from `start` to `end`. The decay begins after `after` agent steps and takes `over` agent steps.
 
-    After that, ε stays at `end`. Mnih et al. 2015 lower ε from 1 to 0.1 over 1M agent steps, after 50k steps.
-    lanes: number of lanes (parallel environments) of all workers together.
+    Mnih et al. 2015 lower ε from 1 to 0.1 over 1M agent steps, after 50k steps.
 
-    Lanes act in step, so the run's agent steps are a lane's acts times `lanes`. This counts one step more per game,
-    because a lane also acts in the last row of a game.
+    `lanes` is the number of parallel environments (lanes) of all workers together. The number of agent steps is
+    estimated as the number of actions of one lane times `lanes`, so all lanes must act equally often.
     """
 
     start: float = 1.0
@@ -82,14 +78,15 @@ class LinearEpsilon(Exploration):
         return f"ε       LinearEpsilon to {np.float32(self.end):.3g}"
 
     def at(self, acts: np.ndarray, lanes: np.ndarray) -> np.ndarray:
+        # one step too many per game, because a lane also acts in the last row of a game
         done = (np.asarray(acts, np.float64) * self.lanes - self.after) / max(self.over, 1)
         return (self.start + (self.end - self.start) * np.minimum(np.maximum(done, 0.0), 1.0)).astype(np.float32)
 
 
 @dataclass(frozen=True)
 class RunSchedule(LinearEpsilon):
-    """LinearEpsilon for lanes that do not act in step, such as those of Gorila's free actors. ε depends on the agent
-    steps that `weights` count, also before a resume. So replaced and resumed actors continue at the run's present ε.
+    """LinearEpsilon for actors that step at different speeds, as in Gorila. ε depends on the number of agent steps that
+    learners have trained on since the run's first start. `weights` counts these steps.
     """
 
     weights: Any = None  # SharedWeights
@@ -100,8 +97,8 @@ class RunSchedule(LinearEpsilon):
 
 @dataclass(frozen=True)
 class EpsilonLadder(Exploration):
-    """A constant ε for each lane: lane i of N has ε = base^(1 + α·i/(N − 1)), from 0.4 down to 6.6e-4 by default. Ape-X
-    (Horgan et al. 2018, §4.1) and R2D2 explore in this way. If there is only one lane, its ε is `base`.
+    """A constant ε for each lane (parallel environment), as in Ape-X (Horgan et al. 2018, §4.1) and R2D2. Lane i of N
+    has ε = base^(1 + α·i/(N − 1)). By default, ε falls from 0.4 for the first lane to 6.6e-4 for the last lane.
     """
 
     lanes: int
@@ -118,8 +115,8 @@ class EpsilonLadder(Exploration):
 
 @dataclass(frozen=True)
 class GaussianNoise(Exploration):
-    """Normal noise of constant size, added to all actions.
-    deviation: standard deviation, in units of half an action's range, so that the bounds are ±1. Ape-X DPG uses 0.3.
+    """Normal noise of constant size, which is added to all actions. Its standard deviation is `deviation` times half of
+    the distance between an action's lower and upper bound. Ape-X DPG uses 0.3.
     """
 
     deviation: float = 0.3
@@ -138,9 +135,8 @@ PURE = LinearEpsilon, EpsilonLadder, GaussianNoise  # `at` depends only on its a
 
 
 def player_from_cpu(player: Player, device: torch.device | str, compile: str = "off") -> Player:  # noqa: A002
-    """Return a player that takes inputs and returns outputs on the CPU, while its weights are on `device`.
-    compile: as in RunControl. Unless it is "off", small networks on a CPU act without torch, and networks on a GPU act
-    by CUDA graphs.
+    """Return a player that takes inputs and returns outputs on the CPU, while its weights stay on `device`. Unless
+    `compile` is "off", small networks on a CPU are computed by NumPy, and networks on a GPU run as CUDA graphs.
     """
     device = torch.device(device)
     if device.type != "cpu":
@@ -150,7 +146,7 @@ def player_from_cpu(player: Player, device: torch.device | str, compile: str = "
 
 
 class PlayerOnDevice(Player):
-    """A player whose weights are on a device. Inputs are copied there if needed, and outputs come back in one copy."""
+    """Player whose weights are on a device. It copies its inputs to the device, and its outputs back to the CPU."""
 
     def __init__(self, player: Player, device: torch.device):
         self.player, self.device, self.noise = player, device, player.noise
@@ -181,8 +177,8 @@ OFTEN, MOST = 4, 4  # OFTEN: call with rows of the same shapes at which a graph 
 
 
 class CapturedPlayer(PlayerOnDevice):
-    """PlayerOnDevice with a CUDA graph for each frequent number of lanes. One launch then replaces many operations.
-    Networks that cannot be captured act without graphs, and so do players that are not networks, such as TapeRecorder.
+    """PlayerOnDevice that runs its network as a CUDA graph. Each batch size that occurs often has a separate graph. If
+    a network cannot be captured as a graph, it runs without one.
     """
 
     def __init__(self, player: Player, device: torch.device):
@@ -202,7 +198,6 @@ class CapturedPlayer(PlayerOnDevice):
         return both["out"], both.get("after", {})
 
     def _capture(self, kind: Any, leaves: list[torch.Tensor]) -> bool:
-        """Capture a CUDA graph of acting in rows of these shapes and types. Return whether it worked."""
         like = Batch()
 
         def function(*given: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -224,7 +219,7 @@ class CapturedPlayer(PlayerOnDevice):
 
 
 class MatchEnds:
-    """Finds the ends of matches. lanes: the lanes of each match, in any order, int [matches, seats]."""
+    """Detects the ends of matches between several players. `lanes`: the lanes of each match, int [matches, seats]."""
 
     def __init__(self, lanes: np.ndarray):
         self.lanes, self.match = lanes, np.empty(lanes.size, np.int64)
@@ -233,9 +228,9 @@ class MatchEnds:
         self._turn = np.zeros(lanes.size, np.int64)
 
     def watch(self, which: slice | np.ndarray, step: Batch) -> tuple[np.ndarray, np.ndarray]:
-        """Process new rows of the lanes `which`. Return the matches that were over before these rows. The first array,
-        int [n], has the matches in which all players that came have ended. The second array has the matches whose
-        environment was restarted in the middle. Callers must `forget` both before these matches get further rows.
+        """Process new rows of some lanes. Return two int arrays [n]: the matches that all players have finished, and
+        the matches that ended because their environment was restarted. Before you pass further rows of these matches,
+        call `forget`.
         """
         first, none = step["first"], np.zeros(0, np.int64)
         self._turn[which] += 1
@@ -271,12 +266,12 @@ POLICY_INPUTS = ("obs", "mask", "reward", "first", "events", "task")  # columns 
 def act_rows(
     player: Player, step: Batch, state: Batch, noise: np.ndarray | None = None, epsilon: np.ndarray | None = None
 ) -> tuple[Batch, Batch]:
-    """Let a player choose actions for rows of a pool of environments, [B]. On a CPU, nothing is copied.
+    """Choose actions for one row (step) of each of B lanes (parallel environments). Return the player's outputs as
+    arrays [B], and the player's state after the rows.
 
-    Return the player's outputs as arrays [B], and the player's state after the rows.
-    state: the player's state before the rows.
-    noise: random numbers, float32 [B, player.noise] in (0, 1). If None, the player takes its most probable actions.
-    epsilon: ε or noise deviation, float32 [B], see Exploration. If None, only the player itself explores.
+    `state`: the player's state before the rows, such as a recurrent state.
+    `noise`: uniform random numbers in (0, 1), float32 [B, player.noise]. None: take the most probable actions.
+    `epsilon`: result of `Exploration.at`, float32 [B]. None: do not explore beyond the player's own sampling.
     """
     inputs = {key: step[key] for key in POLICY_INPUTS if key in step}
     if noise is not None:
@@ -295,18 +290,17 @@ def _to_array(x: torch.Tensor) -> np.ndarray:
 
 
 class EpisodeCounter:
-    """Counts the unclipped return and the length of full games per lane. Learning may use shorter episodes."""
+    """Sums the unclipped rewards and counts the steps of each lane's game. A game may have several episodes."""
 
     def __init__(self, lanes: int):
         self.ret, self.length = np.zeros(lanes), np.zeros(lanes)
         self.ended, self.over = np.ones(lanes, bool), np.ones(lanes, bool)
 
     def count(self, ctx: WorkerContext, lanes: np.ndarray, step: Batch, lane: int, agent: int = 0) -> tuple[int, int]:
-        """Count rows of these lanes, int64 [B], and report the games that ended.
-
-        Return the number of agent steps, which the caller adds to the run's steps, and the number of games that ended.
-        lane: number of the pool's first lane among all workers' lanes.
-        agent: agent that plays these lanes. If -1, the player does not train, so its games and steps do not count.
+        """Count one row of each of these lanes, and report the games that ended. Return the number of agent steps in
+        these rows, and the number of games that ended.
+        `lane`: index of the pool's first lane among the lanes of all workers.
+        `agent`: number of the agent that plays these lanes. -1: nothing is reported, and both returned numbers are 0.
         """
         row = [step[key] for key in ("reward", "first", "over", "terminated", "truncated")]
         begun, games = _count(self.ret, self.length, self.ended, self.over, lanes, *row)
@@ -323,7 +317,6 @@ class EpisodeCounter:
 def _count(
     ret: np.ndarray, length: np.ndarray, ended: np.ndarray, was_over: np.ndarray, lanes: np.ndarray, *row: np.ndarray
 ) -> tuple[int, int]:
-    """Count rows of an EpisodeCounter's lanes. Return how many rows are first rows, and how many rows end games."""
     reward, first, over, terminated, truncated = row
     begun = games = 0
     for b, i in enumerate(lanes):
@@ -338,8 +331,8 @@ def _count(
 
 
 def report_faults(ctx: WorkerContext, pool: Pool, counts: bool = True) -> None:
-    """Log each failure of an environment and each remark once, and report how often the pool restarted environments.
-    With counts=False, the reported number of restarts is 0, because another worker that shares the pool reports it.
+    """Log new failures and remarks of the environments. With `counts`, also report how often the pool has restarted
+    environments. If several workers share the pool, only one of them may report restarts.
     """
     ctx.counters.set("restarts", pool.restarts if counts else 0)
     with contextlib.suppress(IndexError):  # another thread took the last one
@@ -367,7 +360,7 @@ Pull = Callable[[int], int | None]  # pulls a round's weights; returns their ver
 
 @dataclass
 class LanePlayer:
-    """A player of an actor's lanes. The same LanePlayer may act in several groups of lanes."""
+    """Player of some groups of lanes. It has the queue for its rows, and a function that pulls its weights."""
 
     policy: Player
     out: Producer | RolloutSlots | None  # where the player's rows are written; None: nowhere
@@ -378,7 +371,7 @@ class LanePlayer:
 
 
 class ScriptedPolicy(ArrayPlayer):
-    """Player that acts by a bot (a scripted opponent)."""
+    """Player that takes its actions from a bot (a scripted opponent)."""
 
     def __init__(self, bot: SeatedBot):
         self.bot = bot
@@ -415,13 +408,12 @@ class LaneGroup:
 
 
 class Actor:
-    """Acts in every lane (parallel environment) of a pool. Between two rollouts, an actor can be saved if its pool can.
-    Either one player acts in all groups of lanes, or each group has a separate player. The latter is called a table,
-    see acting.worker.
+    """Acts in all lanes (parallel environments) of a pool. Either one player acts in all groups of lanes, or each group
+    has a separate player (see `act_at_table`).
     """
 
     def __init__(self, ctx: WorkerContext, pool: Pool, players: Sequence[LanePlayer], first_lane: int):
-        """players: one for each group of lanes, or one for all. All have the same `out` and equally much noise."""
+        """`players`: one player for all groups of lanes, or one player for each group."""
         assert players[0].out is not None
         self.ctx, self.pool, self.players, self.out = ctx, pool, players, players[0].out
         self.first_lane, indices = first_lane, np.arange(pool.lanes)
@@ -447,18 +439,16 @@ class Actor:
         self.bootstrap = True  # whether a last row needs outputs; else the next rollout acts in this row
 
     def move_rows(self, device: torch.device) -> None:
-        """Store observations on a GPU, also those in the slots, because acting and learning both read them there."""
+        """Keep the observations on a GPU, where both the actor and the learner read them. On a CPU, do nothing."""
         if device.type != "cpu":
             self.device, self.out.rows["obs"] = device, to_device(self.out.rows["obs"], device)
 
     def rollouts(self, pull: Pull | None = None) -> Iterator[list[int] | None]:
-        """Yield the slots (memory of rollouts) of each finished round: one rollout of every group of lanes.
+        """Yield the slots of finished rollouts, which the caller must commit. A slot is the memory of one rollout.
+        Yield None while waiting. Players that do not train have no slots.
 
-        The list has a slot for each group whose rows are written. The caller commits these slots. While nothing is
-        ready, None is yielded.
-
-        pull: function that pulls the weights for round k and returns their version, or None if they are not published
-        yet. If `pull` is None, each player pulls its weights itself, as at a table.
+        `pull`: function that pulls the weights for a given round of rollouts and returns their version, or None if they
+            are not published yet. Without `pull`, the method `pull` of each player is called.
         """
         if pull is not None:
             self.players[0].pull = pull
@@ -495,7 +485,6 @@ class Actor:
             yield slots
 
     def _pull(self, k: int) -> Generator[None, None, None]:
-        """Pull the weights of all players for round k. Yield None while a player's weights are not published."""
         for player in self.players[self.pulled :]:
             with self.ctx.counters.timed("wait"):
                 while (version := player.pull(k)) is None:
@@ -510,7 +499,7 @@ class Actor:
         self.pulled = 0
 
     def _gather(self) -> Iterator[None]:
-        """Receive rows, act, write rows and send actions, until every group is parked on its rollout's last row."""
+        """Act until every group of lanes has finished its rollout. Yield None while waiting."""
         waiting = sum(not g.parked for g in self.groups)
         try:
             while waiting:
@@ -543,7 +532,6 @@ class Actor:
             self._report()
 
     def _receive(self) -> tuple[slice | None, Batch]:
-        """Return the lanes of a group and their rows. If nothing has come yet, return None and {}."""
         began = time.perf_counter()
         try:
             lanes, step = self.pool.recv(self.ctx.patience)
@@ -564,16 +552,15 @@ class Actor:
         self.env, self.infer, self.steps, self.calls, self.reported = 0.0, 0.0, 0, 0, time.perf_counter()
 
     def late(self) -> bool:
-        """Tell whether the run ends without waiting for the present rollout, because it would take too long."""
+        """Tell whether the current rollout would not be finished before the run ends."""
         if self.between:
             return False
         rows = 1 + min(group.at for group in self.groups if not group.parked)
         return self.ctx.late((time.monotonic() - self.begun) / max(rows, 1) * (self.out.T + 1 - rows))
 
     def _serve(self, group: LaneGroup, step: Batch, acts: bool = True) -> None:
-        """Choose actions for the next row of a group of lanes, and write the row. With acts=False, use the actions
-        chosen before. If a rollout or a window begins with this row, the policy's state before the row is written, too.
-        Then the actions are sent. After the last row, the group is parked instead.
+        """Choose actions for a row of a group, write the row, and send the actions. After the last row of a rollout,
+        park the group instead of sending actions. With acts=False, use the actions that were chosen before.
         """
         at, out = group.at, self.out
         if acts:
@@ -607,7 +594,6 @@ class Actor:
         self.calls += 1
 
     def _draw(self, group: LaneGroup, now: int) -> None:
-        """Draw the noise of the group's next acts. If ε depends only on acts and lanes, compute ε, too."""
         steps, group.drawn = now + np.arange(DRAWN)[:, None], now
         group.noise = uniform(self.ctx.noise_seed, group.numbers, steps, self.noise)
         if self.explore is not None and type(self.explore) in PURE:
@@ -618,11 +604,11 @@ class Actor:
 
     @property
     def between(self) -> bool:
-        """Whether the actor is between two rollouts. Every lane then waits for its action."""
+        """Whether the actor is between two rollouts: all groups of lanes have finished the last one."""
         return all(g.parked for g in self.groups)
 
     def save(self) -> Batch | None:
-        """Return the actor's state between two rollouts as arrays, or None if the pool cannot be saved."""
+        """Return the actor's state as arrays, or None if the environments cannot be saved. Call it between rollouts."""
         pool = self.pool.state()
         if pool is None:
             return None
@@ -636,7 +622,7 @@ class Actor:
         return {"pool": pool, "games": dict(vars(self.games)), **own}
 
     def load(self, saved: Batch) -> None:
-        """Restore what `save` returned. Raises UserError: an earlier version of Polyplay saved the state."""
+        """Restore what `save` returned. Raises UserError if an earlier version of Polyplay saved the state."""
         try:
             self.pool.load(saved["pool"])
         except KeyError as e:
@@ -657,7 +643,7 @@ class Actor:
 
 
 class TapeRecorder(Player):
-    """Policy that records its activations while acting, for a learner with the same weights (nets.layers.Tape)."""
+    """Policy that records its activations while acting. A learner with the same weights need not compute them again."""
 
     def __init__(self, policy: ActorCritic, groups: int, T: int):
         self.policy, self.noise, self.groups, self.T = policy, policy.noise, groups, T
@@ -670,12 +656,12 @@ class TapeRecorder(Player):
         self.policy.cache_weights()
 
     def act(self, step: Batch, state: Batch) -> tuple[Batch, Batch]:
-        """See ActorCritic.act. Tapes stay on the policy's device."""
+        """See ActorCritic.act. The recorded activations stay on the policy's device."""
         self.tapes.append([])
         return self.policy.act(step, state, self.tapes[-1])
 
     def take(self) -> Tape:
-        """Return the activations of the rollout that just finished: rows 0 to T-1, with all groups in each row."""
+        """Return the activations in rows 0 to T-1 of the last rollout, for all groups of lanes."""
         tape = join_tapes(self.tapes[-self.groups * (self.T + 1) : -self.groups])
         self.tapes = self.tapes[-self.groups :]  # of the parked rows, with which the next rollout begins
         return tape

@@ -1,7 +1,4 @@
-"""Playing without learning: full games of one policy, and matches of two teams or of two players on a board.
-
-Every lane (parallel environment) plays a fixed share of the games.
-"""
+"""Play without learning: full games of one policy, and matches between two teams or two players of a board game."""
 
 from __future__ import annotations
 
@@ -40,7 +37,7 @@ CHANCE = 20_000_003  # added to seeds of ε's random numbers, to separate them f
 
 
 class PlayedGame(NamedTuple):
-    """A full game: its unclipped, undiscounted return over all lives, its length in agent steps, and its number."""
+    """A finished game: undiscounted return (sum of unclipped rewards), length in agent steps, and the game's number."""
 
     ret: float
     length: int
@@ -55,10 +52,10 @@ Watch = Callable[[list[PlayedGame], int], bool]
 class PlayOptions:
     """How to play games.
 
-    episodes: number of games.
-    seed: seed of the environments and of the random numbers of actions.
-    greedy: whether the policy takes its most probable action instead of a sampled one.
-    epsilon: probability that a uniform random action replaces the policy's action, per lane and step.
+    `episodes`: number of games.
+    `seed`: seed of the environments and of the random numbers of actions.
+    `greedy`: whether the policy takes its most probable action instead of a sampled one.
+    `epsilon`: probability that a uniform random action replaces an action of the policy.
     """
 
     episodes: int
@@ -70,9 +67,9 @@ class PlayOptions:
 def play_games(
     envs: Envs, policy: Player, how: PlayOptions, viewers: Sequence[Viewer] = (), watch: Watch | None = None
 ) -> list[tuple[float, int]]:
-    """Play full games, and return the (return, length) of each game, in the order of the games' numbers. Every lane has
-    a quota of games, so short games are not preferred. watch: function that decides after every step whether to
-    continue. If it ends play early, fewer games are returned.
+    """Play full games. Return the pair (return, length) of each game, in the order of the games' numbers. Every lane
+    plays a fixed number of games, because short games would otherwise be overrepresented. If `watch` returns False
+    after a step, play ends, and only the finished games are returned.
     """
     games, lanes = list[PlayedGame](), lanes_of(envs, how.episodes)
     with closing(play_steps(envs, policy, how, viewers)) as steps:
@@ -84,7 +81,7 @@ def play_games(
 
 
 def lanes_of(envs: Envs, episodes: int) -> int:
-    """Return the number of lanes (parallel environments) for `episodes` games. All tasks have equally many lanes."""
+    """Return the number of lanes (parallel environments) for `episodes` games. All tasks get equally many lanes."""
     few = min(episodes, LANES)
     if order := envs.spec.order if envs.only < 0 else ():
         return max(few // len(order), 1) * len(order)
@@ -94,8 +91,8 @@ def lanes_of(envs: Envs, episodes: int) -> int:
 def play_steps(
     envs: Envs, policy: Player, how: PlayOptions, viewers: Sequence[Viewer] = ()
 ) -> Generator[list[PlayedGame], None, None]:
-    """Play full games, and yield after every step of all lanes the games that ended in this step. Games beyond a lane's
-    quota are left out. If a player never joins a match, the player has no game in this match.
+    """Play full games. After every step of all lanes, yield the games that ended in this step. Every lane (parallel
+    environment) plays a fixed number of games, and further games are left out.
     """
     lanes = lanes_of(envs, how.episodes)
     if envs.options.get("starts"):  # a restarted game would take another game's start state
@@ -109,6 +106,7 @@ def play_steps(
             for viewer in viewers:
                 viewer(step, pool)
             for matches in ends.watch(everyone, step):
+                # a player who never joined a match has no game in it
                 done[ends.lanes[matches][~ends.came[ends.lanes[matches]]]] += 1
                 ends.forget(matches)
             ret += step["reward"]
@@ -127,12 +125,11 @@ def play_steps(
 def play_rows(
     envs: Envs, lanes: int, seed: int, players: Sequence[tuple[TeamPlayer, np.ndarray | slice]], first: int = 0
 ) -> Generator[tuple[Batch, Tree, Pool], None, None]:
-    """Play full games with all lanes in step, even if lanes do not act in step during training.
+    """Play full games, in which all lanes (parallel environments) step together. In every step, yield the rows of all
+    lanes, the chosen actions, and the pool of environments. The next step overwrites the array of actions.
 
-    Yield every row (one step of all lanes), the actions chosen in this row, and the pool of environments. The next step
-    overwrites the actions.
-    players: pairs of a player and its lanes, counted from `first`.
-    first: number of the first lane.
+    `players`: pairs of a player and the indices of its lanes.
+    `first`: number of the first lane, on which the environments' seeds depend.
     """
     shown = replace(envs, lanes=lanes, workers=0, at_once=0, groups=1, active=0, agents=1)
     if envs.spec.tasks:  # the spec of tasks takes long to compute
@@ -151,8 +148,8 @@ def play_rows(
 def choose_with_value(
     spec: EnvSpec, policy: Player, how: PlayOptions, numbers: np.ndarray, step: Batch, state: Batch, act: int
 ) -> tuple[Tree, np.ndarray | None, Batch]:
-    """Choose actions for the lanes `numbers`. Return actions, the network's values [B], and the state after the row. If
-    the network computes no values, None is returned for them. act: how often these lanes have acted before.
+    """Choose actions for the lanes with these `numbers`. Return the actions, the network's values [B] or None, and the
+    policy's state after this step. `act`: number of actions that each of these lanes has taken before.
     """
     acts = np.full(len(numbers), act)
     noise = None if how.greedy else uniform(how.seed + SEED, numbers, acts, policy.noise)
@@ -168,14 +165,14 @@ def choose_with_value(
 def some_random(
     spec: EnvSpec, how: PlayOptions, numbers: np.ndarray, step: Batch, action: Tree, acts: np.ndarray
 ) -> Tree:
-    """Replace each action by a random one with probability ε. acts: how often each lane has acted before, int64 [B]."""
+    """Replace each action by a random one with probability `how.epsilon`."""
     luck = uniform(how.seed + CHANCE, numbers, acts, 1 + spaces.action_width(spec.action))
     other = spaces.random_actions(spec.action, luck[:, 1:], step.get("mask"))
     return spaces.mix_random(action, other, luck[:, 0] < how.epsilon)
 
 
 def load_policy(system: Any, path: Path, agent: int = 0) -> Policy:
-    """Load a policy with its weights. path: a checkpoint, or a file that contains only the weights of one agent."""
+    """Load a policy with its weights. `path`: a checkpoint, or a file with the weights of only one agent."""
     policy, alone = system.policy(), path.suffix == checkpoint.ARRAYS
     saved = (
         checkpoint.read_self(path) if alone else checkpoint.open_checkpoint(path).arrays(checkpoint.policy_name(agent))
@@ -185,8 +182,8 @@ def load_policy(system: Any, path: Path, agent: int = 0) -> Policy:
 
 
 def load_player(system: Any, path: Path, device: str = "cpu", simulations: int | None = None, agent: int = 0) -> Player:
-    """Load the player for full games: the network on `device`, or the system's tree search, which uses the network.
-    simulations: number of the search's simulations per move. If None, the search's default is used.
+    """Load a trained player from a checkpoint. The player is the network or, in systems with tree search, a search that
+    uses the network. `simulations`: number of simulations per move of the search. None: the search's default.
     """
     policy = load_policy(system, path, agent).to(device)
     if system.player is None:
@@ -209,7 +206,7 @@ def summarize_games(games: list[tuple[float, int]], frames_per_step: int) -> Row
 
 
 def policy_player(policy: Player, how: PlayOptions) -> TeamPlayer:
-    """Return a player that acts by a policy and remembers the policy's state of each lane."""
+    """Return a player that acts by a policy. The player keeps the policy's recurrent state for each lane."""
 
     def begin(pool: Pool, lanes: np.ndarray) -> Choose:
         state, acts = policy.initial(len(lanes)), itertools.count()
@@ -225,7 +222,7 @@ def policy_player(policy: Player, how: PlayOptions) -> TeamPlayer:
 
 
 def random_player(seed: int) -> TeamPlayer:
-    """Return a player that chooses among the legal actions with equal probability."""
+    """Return a player that chooses uniformly among the legal actions."""
 
     def begin(pool: Pool, lanes: np.ndarray) -> Choose:
         draw = action_sampler(pool.spec.action, int(lane_seeds(seed + SEED, int(lanes[0]), 1)[0]))
@@ -235,7 +232,7 @@ def random_player(seed: int) -> TeamPlayer:
 
 
 def scripted_player(bot: Bot) -> TeamPlayer:
-    """Return a player that acts by a bot. If the bot can't play there, the player raises UserError at its start."""
+    """Return a player that acts by a bot. If the bot cannot play these lanes, UserError is raised when play begins."""
 
     def begin(pool: Pool, lanes: np.ndarray) -> Choose:
         seated = seat_bot(bot, pool, lanes)
@@ -245,9 +242,9 @@ def scripted_player(bot: Bot) -> TeamPlayer:
 
 
 def play_both_sides(envs: Envs, player: TeamPlayer, other: TeamPlayer, matches: int, seed: int) -> np.ndarray:
-    """Play matches of two players. Return the points of `player`, float64 [matches]: 1 for a win, ½ for a draw.
-    `player` is the first team in the first half of the matches, and the second team in the second half. Both halves
-    have the same seeds.
+    """Play matches of two players. Return the points of `player` in each match, float64 [matches]: 1 for a win, ½ for a
+    draw, 0 for a loss. In half of the matches, `player` is the first team. In the other half, it is the second team.
+    Both halves use the same seeds.
     """
     steps = both_side_steps(envs, player, other, matches, seed)
     while True:
@@ -260,7 +257,7 @@ def play_both_sides(envs: Envs, player: TeamPlayer, other: TeamPlayer, matches: 
 def both_side_steps(
     envs: Envs, player: TeamPlayer, other: TeamPlayer, matches: int, seed: int
 ) -> Generator[None, None, np.ndarray]:
-    """Do the same as play_both_sides, but yield after every step of all matches."""
+    """Do the same as `play_both_sides`, but as a generator, which yields after every step of all matches."""
     first = yield from team_steps(envs, (player, other), matches // 2, seed)
     second = yield from team_steps(envs, (other, player), matches // 2, seed)
     return np.concatenate([first, 1 - second])
@@ -269,11 +266,11 @@ def both_side_steps(
 def team_steps(
     envs: Envs, players: tuple[TeamPlayer, TeamPlayer], matches: int, seed: int
 ) -> Generator[None, None, np.ndarray]:
-    """Play matches, and return the first team's points, float64 [matches]: 1 for a win, ½ for a draw, 0 for a loss.
+    """Play matches. Return the first team's points in each match, float64 [matches]: 1 for a win, ½ for a draw, 0 for a
+    loss. Yield after every step of all matches.
 
-    Yield after every step of all matches. The team with the higher total team reward wins. If rows have no team reward,
-    the sum of the returns of a team's seats counts instead. Each place for a parallel match has a quota of matches, so
-    short matches are not preferred.
+    The team with the higher score wins. A score is the sum of the team's rewards. If the environment reports no team
+    rewards, it is the sum of the returns of the team's players.
     """
     at_once, team = min(matches, LANES), np.array(envs.spec.sides)
     points, scores = np.full(matches, np.nan), np.zeros((at_once, 2))
@@ -299,13 +296,11 @@ def team_steps(
 
 
 def _team_scores(step: Batch, team: np.ndarray) -> np.ndarray:
-    """Return how much a row adds to the scores of both teams in every match, float64 [matches, 2]. All players of a
-    team that are present have the same team reward. team: the team of each seat.
-    """
+    """Return the numbers that a row adds to the scores of both teams, float64 [matches, 2]."""
     board, own = (-1, len(team)), (team[:, None] == (0, 1)).astype(np.float64)  # own: [seats, teams]
     if "team_reward" not in step:
         return step["reward"].reshape(board) @ own
-    there = ~step["first"].reshape(board)
+    there = ~step["first"].reshape(board)  # all present players of a team have the same team reward: take the mean
     return np.where(there, step["team_reward"].reshape(board), 0.0) @ own / np.maximum(there @ own, 1)
 
 
@@ -315,7 +310,7 @@ MatchWatch = Callable[[dict[int, float], int], bool]  # ({ended game: points}, n
 
 @dataclass(frozen=True)
 class MatchStarts:
-    """Starting positions of a match's games. begins: whether `player` moves first instead of `other`, bool [n]."""
+    """Start positions of n games. `begins`: whether `player` (not `other`) moves first in each game, bool [n]."""
 
     records: np.ndarray  # int8 [n, record]
     begins: np.ndarray
@@ -331,11 +326,11 @@ def match(
     at_once: int | None = None,
     over: Callable[[np.ndarray, np.ndarray], None] = lambda records, at: None,
 ) -> np.ndarray:
-    """Play board games of two players. Return the points of `player`, float64 [n]: 1 for a win, ½ for a draw.
-
-    If `watch` ends the match early, the points of unfinished games are nan. Raises ValueError: a move is illegal.
-    at_once: number of games that are played together. If None, all games are.
-    over: called with all records and the numbers of games that just ended, by a last move or because a player gave up.
+    """Play board games of two players. Return the points of `player` in each game, float64 [n]: 1 for a win, ½ for a
+    draw, 0 for a loss. If `watch` ends play early, unfinished games have NaN points. Raises ValueError if a move is
+    illegal.
+    `at_once`: number of games to play at the same time. None: all games.
+    `over`: function that is called with all positions and with the numbers of the games that just ended.
     """
     records, own, n = starts.records.copy(), starts.begins.copy(), len(starts.records)
     random = np.random.default_rng(seed).integers(2**63, size=n, dtype=np.uint64)
@@ -358,7 +353,6 @@ def match(
 
 
 def _play(board: Game, records: np.ndarray, at: np.ndarray, actions: np.ndarray, side: str) -> np.ndarray:
-    """Play `actions` in the games `at`, and return their results, int8 [n]. Raises ValueError: an action is illegal."""
     results, moves = np.full(len(at), kernels.LOST, np.int8), actions != GIVES_UP
     made, chosen = at[moves], actions[moves]
     for game, action in zip(made.tolist(), chosen.tolist(), strict=True):
@@ -372,9 +366,9 @@ def _play(board: Game, records: np.ndarray, at: np.ndarray, actions: np.ndarray,
 def draw_openings(
     board: Game, n: int, plies: int, draw: Callable[[np.ndarray], np.ndarray]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Draw n opening positions, int8 [n, record]. Return them and the moves that lead to them, int64 [n, plies]. A
-    position is reached after `plies` moves. If a move would end the game, the position before this move is used.
-    Missing moves are -1. draw: function that chooses moves for records.
+    """Draw n opening positions. Return the positions, int8 [n, record], and the moves that lead to them, int64 [n,
+    plies]. An opening stops before a move that would end the game. Moves that were not made are -1.
+    `draw`: function that returns a move for each of the given positions, int8 [n, record].
     """
     records, on = np.stack([board.new() for _ in range(n)]), np.arange(n)
     moves = np.full((n, plies), -1)

@@ -1,8 +1,8 @@
-"""The acting loop for lanes (parallel environments) that run at their own pace. Any free thread serves the ready lanes.
+"""Acting loop for lanes (parallel environments) that step at different speeds.
 
-The rows (steps) of a lane fill a slot of a TrainingQueue. The filled part of a slot is called a chunk. A chunk ends
-after T transitions, at the end of an episode, or when the lane must leave. So each chunk comes from one episode, and no
-transition is lost or repeated. GA3C's predictors share one `LaneTable`. Each A3C worker has a table of a single lane.
+The rows (steps) of a lane are written into a slot, which is memory in a TrainingQueue. The filled part of a slot is a
+chunk. A chunk ends after T transitions, at the end of an episode, or when the lane is closed. Each chunk therefore
+comes from one episode. In GA3C, several predictor threads share a `LaneTable`. In A3C, each worker has a separate one.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ Chunk = tuple[int, int]  # a slot, and the number of transitions in it
 
 
 class LaneTable(Edge):
-    """A pool of environments and the state of each of its lanes. All threads that act in the pool share the table. One
-    thread at a time serves a lane, from recv() to send(). Only this thread uses the lane's entries in the meantime.
+    """A pool of environments, with the state of each of its lanes (parallel environments). All threads that act in the
+    pool share this table. From `recv` to `send`, a lane and its data belong to the thread that called `recv`.
     """
 
     def __init__(self, envs: Envs, out: TrainingQueue, first_lane: int = 0):
@@ -38,7 +38,7 @@ class LaneTable(Edge):
         self._can_recv = threading.Condition()  # for pools that step environments in send(): one thread at a time
 
     def open(self, ctx: WorkerContext, policy: Player) -> LaneTable:
-        """Open the pool of environments, unless another thread has opened it already."""
+        """Open the pool of environments, unless another thread has already opened it."""
         with self._opening:
             if self._pool is None:
                 n = self.envs.lanes
@@ -66,7 +66,7 @@ class LaneTable(Edge):
         return f"{envs.title} × {envs.active or envs.lanes}, at most {envs.at_once or envs.lanes} served at once"
 
     def dial(self, name: str) -> Adjustable:
-        """Return the number of lanes as a dial (adjustable number). If lanes can't come and go, the number is fixed."""
+        """Return an object that changes the number of active lanes during the run."""
         first = self.envs.active or self.envs.lanes
 
         def ask(n: int) -> None:
@@ -97,7 +97,7 @@ class LaneTable(Edge):
 
     @property
     def queued(self) -> int:
-        """Number of lanes that wait for actions: those that the last `recv` returned, and those that are ready."""
+        """Number of lanes that wait for actions."""
         return self.taken + self.pool.ready
 
     def close(self) -> None:
@@ -115,15 +115,12 @@ class Predictor:
         self.together = False  # whether all lanes' chunks end together
 
     def chunks(self, renew: Callable[[], int] | None = None) -> Iterator[list[Chunk]]:
-        """Yield the chunks (filled slots) that have just finished, before any further row is written. Yield [] if there
-        are none.
+        """Act, and yield the chunks that have just finished, as pairs of a slot and a number of transitions. Yield []
+        while no lane is ready or the queue is full. No further row is written until the caller continues.
 
-        Without `renew`, the weights may change at any row.
-
-        With `renew`, the weights change only between chunks, by a call of `renew`, as in A3C. The table must then have
-        one lane, or the lanes of one match, whose chunks end together. A chunk's last row is also the next chunk's
-        first row, where the new weights act. The ended chunk has no outputs in this row, so the learner computes the
-        row's value (A2C(values="unrolled")).
+        `renew`: function that loads new weights between two chunks and returns their version, as in A3C. All lanes must
+            then belong to one match, because their chunks end together. The last row of such a chunk has no outputs, so
+            the learner must compute its value (A2C(values="unrolled")). Without `renew`, weights may change at any row.
         """
         table = self.table
         self.together = renew is not None
@@ -158,7 +155,6 @@ class Predictor:
             self._answer(lanes, numbers, leaves, outputs, after)
 
     def _ends(self, numbers: np.ndarray, go: np.ndarray) -> np.ndarray:
-        """Tell for each of these lanes whether its chunk ends with the present row. go: as in `_write`."""
         has = self.table.slot[numbers] >= 0
         ends = has & (~go | (self.table.at[numbers] == self.out.T))
         return has if self.together and ends.any() else ends
@@ -171,7 +167,6 @@ class Predictor:
         return outputs, after
 
     def _noise(self, numbers: np.ndarray) -> np.ndarray:
-        """Return the noise for the next actions of these lanes, [lanes, noise]."""
         table = self.table
         at = table.acts[numbers] - table.drawn[numbers]
         if (used := at >= DRAWN).any():
@@ -182,8 +177,8 @@ class Predictor:
         return table.noise[numbers, at]
 
     def _write(self, numbers: np.ndarray, step: Batch, outputs: Batch, version: int, go: np.ndarray) -> list[Chunk]:
-        """Write rows into the slots of these lanes. Return the chunks that end with these rows.
-        go: for each lane, whether no episode ends in this row and the lane stays.
+        """Write rows into the slots of these lanes, and return the chunks that end with these rows.
+        `go`: whether each lane continues its episode after its row.
         """
         table = self.table
         slot, at = table.slot[numbers], table.at[numbers]
@@ -198,7 +193,7 @@ class Predictor:
         return [self._finish(int(s), int(t)) for s, t in zip(slot[ends], at[ends], strict=True)]
 
     def _finish(self, slot: int, last: int) -> Chunk:
-        """Finish and return a chunk whose last row is number `last`. Later rows become padding without transitions."""
+        """Mark all rows of a slot after row `last` as padding, and return the slot's chunk."""
         rows = self.out.rows
         if last < self.out.T:
             tree.map(lambda x: x[slot].__setitem__(slice(last + 1, None), x[slot, last]), rows)
@@ -207,7 +202,7 @@ class Predictor:
         return slot, last - int(np.count_nonzero(rows["first"][slot, 1 : last + 1]))
 
     def _slots(self, numbers: np.ndarray) -> Iterator[list[Chunk]]:
-        """Take an empty slot for each of these lanes. While the queue is full, wait, and yield an empty list."""
+        """Take an empty slot for each of these lanes. Yield [] while the queue is full."""
         with self.ctx.counters.timed("wait"):
             for i in numbers.tolist():
                 while (slot := self.out.slot()) is None:
@@ -215,7 +210,6 @@ class Predictor:
                 self.table.slot[i] = slot
 
     def _begin(self, numbers: np.ndarray, version: int, step: Batch, outputs: Batch, state: Batch) -> None:
-        """Write these rows also as the first rows of the lanes' new chunks."""
         slot = self.table.slot[numbers]
         write_row(self.out.rows, (slot, 0), step, outputs, version)
         tree.map(lambda into, x: into.__setitem__(slot, x.numpy()), self.out.state, state)
@@ -235,6 +229,5 @@ class Predictor:
 
 
 def _rows_of(which: np.ndarray, rows: Batch) -> Batch:
-    """Return the rows of chosen lanes from arrays or tensors. which: bool [lanes]. If all are chosen, copy nothing."""
     pick = np.flatnonzero(which)
     return rows if which.all() else tree.map(lambda x: x[pick], rows)

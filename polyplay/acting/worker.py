@@ -1,4 +1,4 @@
-"""Workers that act: actors with one player, predictors that share lanes, and actors with a table of several players."""
+"""Workers that act: actors with one player, predictors that share lanes, and actors with a player for each group."""
 
 from __future__ import annotations
 
@@ -52,9 +52,9 @@ def act(
 ) -> Iterator[None]:
     """Act in the worker's environments with a copy of the weights, and write rollouts into a queue.
 
-    lag: number of rollouts that acting may be ahead of learning. If -1, acting never waits.
-    nice: number added to the process's niceness (`nice`).
-    keep: number of rollouts between two pulls of the weights.
+    `lag`: number of rollouts by which acting may be ahead of learning. -1: acting never waits for learning.
+    `nice`: number to add to the niceness of the process. A positive number lowers its priority.
+    `keep`: number of rollouts for which pulled weights are used.
     """
     if nice and multiprocessing.parent_process() is not None:
         platform.be_nicer(nice)
@@ -75,9 +75,7 @@ def act(
             actor.load(saved)
 
         def pull(k: int) -> int | None:
-            """Pull weights of round k - lag or later (lag -1: the newest). Return the version, or None if
-            unpublished.
-            """
+            """Pull weights of round k - `lag` or later, and return their version, or None if none are published yet."""
             if held.age:
                 return held.version
             if not params.wait(0 if lag < 0 else max(k - lag, 0), ctx.index, out.patience):
@@ -100,7 +98,7 @@ def act(
 def predict(
     ctx: WorkerContext, *, agents: LaneTable, policy: PolicyFactory, out: TrainingQueue, params: Hogwild
 ) -> Iterator[None]:
-    """Act in lanes that several predictors share. The weights are those that the trainers change in shared memory."""
+    """Act as one of several predictors, which share the lanes of `agents` and the weights in shared memory."""
     while not params.counts.ready:
         time.sleep(min(ctx.patience, 0.005))
         yield
@@ -118,19 +116,19 @@ def predict(
 
 
 def open_pool(ctx: WorkerContext, envs: Envs, saved: Batch) -> Pool:
-    """Open the worker's environments. If `saved` has the state of a pool, use the same seeds as before the resume."""
+    """Open the worker's environments. If `saved` has their state, use the seeds of the run that is resumed."""
     if "pool" in saved:
         ctx.incarnation = int(saved["incarnation"])
     return envs.share(progress=ctx.control.run).open(ctx.env_seed, lane=ctx.index * envs.lanes)
 
 
 class MatchResults:
-    """Collects the results of matches. A team's outcome is the sum of the team rewards of its seats. If rows have no
-    team rewards, it is the sum of the seats' returns. If a match's environment was restarted, the match has no result.
+    """Collects the results of matches. A team's outcome is the sum of its players' team rewards or, if the environment
+    has no team rewards, of their returns. A match whose environment was restarted has no result.
     """
 
     def __init__(self, pool: Pool, games: EpisodeCounter, width: int):
-        """games: counter that has already counted the rows that `watch` gets. width: number of lanes of a player."""
+        """`games`: counter of the same lanes, whose `count` is called before `watch`. `width`: lanes per player."""
         seating, spec = pool.seating, pool.spec
         assert seating is not None
         self.seating, self.games, self.width = seating, games, width
@@ -144,7 +142,7 @@ class MatchResults:
         return self.seating.lanes[matches][:, self.first] // self.width
 
     def watch(self, lanes: slice, step: Batch) -> None:
-        """Process the rows `step` of these lanes."""
+        """Update the results by one new row of each of these lanes."""
         whole, broken = self.ends.watch(lanes, step)
         if len(whole):
             self.found.append((self.players[whole], self.scores[whole]))
@@ -162,7 +160,7 @@ class MatchResults:
             self.players[matches] = self._players(matches)
 
     def save(self) -> Batch:
-        """Return the state of the unfinished matches. Call `take` first to get the results of ended matches."""
+        """Return the state of the unfinished matches. Call `take` first, because finished matches are not saved."""
         return {"gained": self.gained, "scores": self.scores, "players": self.players, "ends": self.ends.save()}
 
     def load(self, saved: Batch) -> None:
@@ -171,8 +169,8 @@ class MatchResults:
         self.ends.load(saved["ends"])
 
     def take(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return the matches that ended since the last call. The first array, int [n, blocks], has the group of lanes
-        that played each block of seats. The second array, float [n, teams], has each team's outcome.
+        """Return the matches that ended since the last call, as two arrays: the group of lanes that played each block
+        of seats (see League), int [n, blocks], and the outcome of each team, float [n, teams].
         """
         found, self.found = self.found, []
         if not found:
@@ -195,11 +193,10 @@ def act_at_table(
     league: League | None = None,
     lag: int = -1,
 ) -> Iterator[None]:
-    """Act with a separate player for each group of lanes (a table). The league draws the players.
-
-    Without a league, the agents get the groups in turn.
-    lag: number of rounds that acting may be ahead of the same agent's learning; -1: no limit. With a lag of 0 or more,
-    each batch of an agent must be one rollout.
+    """Act with a separate player for each group of lanes. These players are called a table. A league chooses the
+    players. Without a league, the agents take the groups in turn.
+    `lag`: number of rounds (one rollout of every group) by which acting may be ahead of an agent's learning. -1: no
+        limit. With any other value, each batch of an agent must be one rollout.
     """
     producer = out.producer(ctx.index)
     saved = actor_checkpoint.load_actor(ctx) if actor_checkpoint.between_rounds(ctx) is not None else {}
@@ -226,7 +223,7 @@ def act_at_table(
 
 
 class Seat(LanePlayer):
-    """A place at a table (all players of an actor): the player who sits there, and memory for the player's weights."""
+    """Player of one group of lanes in `act_at_table`, with memory for its weights."""
 
     def __init__(self, ctx: WorkerContext, policy: PolicyFactory, producer: Producer, params: AgentParams, lag: int):
         self.ctx, self.producer, self.params, self.lag = ctx, producer, params, lag
@@ -236,14 +233,12 @@ class Seat(LanePlayer):
         self.seats_of_agent = 1  # number of seats at the table with the same player
 
     def sit(self, policy: Player, pull: Pull, agent: int = -1) -> None:
-        """Let a player take this place from the next rollout. agent: who trains on the rows; -1: they are not
-        stored.
-        """
+        """Replace the player. `agent`: number of the agent that trains on the rows. -1: rows are not stored."""
         self.policy, self.agent, self.pull, self.version = policy, agent, pull, -1
         self.out = self.producer if agent >= 0 else None
 
     def save(self) -> Batch:
-        """Return the weights that play at this place, and their version."""
+        """Return the player's weights and their version."""
         return {"vector": to_host(self.vector.flat), "version": np.array(self.version)}
 
     def load(self, saved: Batch) -> None:
@@ -252,7 +247,9 @@ class Seat(LanePlayer):
         self.version = int(saved["version"])
 
     def newest(self, k: int) -> int | None:
-        """Pull the agent's newest weights. If lag ≥ 0, wait for weights trained on this actor's older rollouts."""
+        """Pull the agent's newest weights, and return their version. With `lag` ≥ 0, return None while the learner is
+        more than `lag` rounds behind this actor.
+        """
         due = 0 if self.lag < 0 else self.producer.made(self.agent) - self.lag * self.seats_of_agent
         params = self.params.each[self.agent]
         if not params.wait(0, self.ctx.index, self.producer.queue.patience, max(due, 0)):
@@ -261,7 +258,7 @@ class Seat(LanePlayer):
 
 
 class ActorSeating:
-    """The players at an actor's table (one player per group of lanes), and the results of their matches."""
+    """Assigns players to an actor's groups of lanes, and collects the results of their matches."""
 
     def __init__(
         self, ctx: WorkerContext, actor: Actor, seats: list[Seat], league: League | None, bots: Sequence[Bot] = ()
@@ -276,7 +273,7 @@ class ActorSeating:
             actor.watch = self.results.watch
 
     def begin(self) -> bool:
-        """Seat the first players. Return False if the league has not drawn any yet."""
+        """Assign the first players. Return False if the league has not drawn players yet."""
         if self.draw:  # restored from a checkpoint
             for i, player in enumerate(self.numbers.tolist()):
                 self._seat(i, player)
@@ -298,7 +295,7 @@ class ActorSeating:
         return True
 
     def between(self) -> None:
-        """Between two rollouts, report results. If other players were drawn, seat them once all matches rest."""
+        """Report the results of finished matches. Assign newly drawn players once all current matches have ended."""
         if self.league is None or self.results is None:
             return
         matches, outcomes = self.results.take()
@@ -321,7 +318,7 @@ class ActorSeating:
         self.league.acknowledge(self.ctx.index, draw)
 
     def _sit(self, players: np.ndarray) -> None:
-        """Seat these players. A player that stays at the same place continues with the same weights."""
+        """Assign these players. A player who stays with the same group of lanes keeps the same weights."""
         changed = np.ones(len(players), bool) if not self.draw else players != self.numbers
         for i in np.flatnonzero(changed):
             self._seat(int(i), int(players[i]))
@@ -351,13 +348,13 @@ class ActorSeating:
     # ------------------------------------------------------------------------------------------- saving
 
     def save(self) -> Batch:
-        """Return the players, the unfinished matches, and weights already pulled while other players still wait."""
+        """Return the players, the unfinished matches, and the weights that were already pulled for the next rollout."""
         held = self.held or {str(i): self.seats[i].save() for i in range(self.actor.pulled)}
         results = {} if self.results is None else self.results.save()
         return {"draw": np.array(self.draw), "numbers": self.numbers, "held": held, "results": results}
 
     def load(self, saved: Batch) -> None:
-        """Restore an actor's part of a checkpoint, if it includes the lanes. `begin` seats the players later."""
+        """Restore an actor's part of a checkpoint if it has the environments. `begin` assigns the players later."""
         if "pool" not in saved:
             return
         self.actor.load(saved)

@@ -1,4 +1,4 @@
-"""Queues of rollouts and of drawn batches between acting and learning, the replay, a league's memory."""
+"""Queues of rollouts and of sampled batches between actors and learners, replay buffers, and a league's memory."""
 
 from polyplay.buffers.replay import Proportional, Replay
 from polyplay.buffers.replay_worker import REPLAY_METRICS, SampleQueue, serve_replay

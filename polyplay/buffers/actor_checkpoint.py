@@ -1,16 +1,12 @@
 """Parts of a checkpoint that acting workers (actors) write, so that a resumed run continues as if it had never stopped.
 
-`workers/ROLE-I.safetensors`  worker I's whole state, if its environments can be saved, and its rollouts that were still
-                              on their way to a learner
-`workers/ROLE-I.json`         worker I's counters; without a saved state, also the reason and the lost episodes
-`workers/stream-C.json`       numbers of slots that learner C had taken from each actor, and had not returned; which
-                              actor's turn is next; actors that did not write their parts
+`workers/ROLE-I.safetensors`  state of worker I, if it can be saved; its rollouts that no learner has taken yet
+`workers/ROLE-I.json`         counters of worker I; if its state was not saved, also the reason and the lost episodes
+`workers/stream-C.json`       numbers of rollouts that learner C has taken from each actor; actors that wrote no part
 
-A learner that saves waits until each of its actors has finished a rollout and written its part. So the states of actors
-and learner match the rollouts in flight (not yet taken by a learner), however far acting runs ahead. If all workers
-take turns in one thread, actors wait too. Saving then keeps the order, and a resumed run continues with the same turn.
-In a league, all workers write their parts between two rounds of turns (workers.crew). Otherwise, current matches are
-lost. Imports no torch.
+Before a learner saves its state, it waits until each of its actors has finished a rollout and written its part. Matches
+of a league continue only if both the saved and the resumed run are serial (all workers take turns in one thread).
+Imports no torch.
 """
 
 from __future__ import annotations
@@ -33,8 +29,8 @@ SAVE_TIMEOUT = 10.0  # seconds for actors to write their parts; a checkpoint doe
 
 
 def save_actor(ctx: WorkerContext, part: CheckpointPart, actor: Any, flight: Batch, more: Batch | None = None) -> None:
-    """Write an acting worker's part of a checkpoint: the rollouts in flight (`flight`, not yet taken by a learner), the
-    arrays `more` and, if the actor is between two rollouts, the actor's state. actor: acting.Actor. Raises OSError.
+    """Write an acting worker's part of a checkpoint: the rollouts `flight`, which no learner has taken yet, the arrays
+    `more` and, if the actor is between two rollouts, its state. Raises OSError.
     """
     state, games, name = actor.save() if actor.between else None, actor.games, f"workers/{ctx.role}-{ctx.index}"
     arrays = {**(state or {}), **({"flight": flight} if flight else {}), **(more or {})}
@@ -58,8 +54,8 @@ def _why_unsaved(actor: Any) -> str:
 
 
 def answer_save(ctx: WorkerContext, actor: Any, producer: Producer) -> bool:
-    """Write this actor's part of a checkpoint, if a learner waits for it and the actor is between two rollouts. Return
-    whether the request is answered. If the run ends and the rollout takes too long, answer that the part failed.
+    """Write this actor's part of a checkpoint, if a learner has requested it and the actor is between two rollouts. If
+    the rollout cannot end before the run, answer that the part failed. Return whether a request was answered.
     """
     queue, p = producer.queue, producer.p
     version = queue.asked(p)
@@ -79,9 +75,7 @@ def answer_save(ctx: WorkerContext, actor: Any, producer: Producer) -> bool:
 
 
 def save_at_table(ctx: WorkerContext, number: int, actor: Any, producer: Producer, table: Batch) -> None:
-    """Write this actor's part of a checkpoint that is made between two rounds of turns. table: players of the matches
-    at this actor's table.
-    """
+    """Write this actor's part of a checkpoint in a serial run. `table`: state of the actor's players and matches."""
     assert ctx.directory is not None
     try:
         more = {"stream": producer.save(), "table": table}
@@ -91,9 +85,7 @@ def save_at_table(ctx: WorkerContext, number: int, actor: Any, producer: Produce
 
 
 def rest_at_end(ctx: WorkerContext, producer: Producer) -> Iterator[None]:
-    """Stop acting when this actor has written its part of the run's last checkpoint. Later steps would be missing
-    there.
-    """
+    """Wait without acting once this actor's part of the last checkpoint is written. Later steps would be lost."""
     queue, p = producer.queue, producer.p
     while queue.last(p) and queue.asked(p) is None:
         queue.check()
@@ -102,8 +94,8 @@ def rest_at_end(ctx: WorkerContext, producer: Producer) -> Iterator[None]:
 
 
 def between_rounds(ctx: WorkerContext) -> OpenCheckpoint | None:
-    """Return the checkpoint of a resumed run if every worker can continue exactly from it, else None. The checkpoint
-    must have been made between two rounds of turns, and all workers must take turns again.
+    """Return the checkpoint of a resumed run if every worker can continue exactly from it, else None. Both the saved
+    and the resumed run must be serial (all workers take turns in one thread).
     """
     if ctx.resume is None or ctx.control.anew or not ctx.serial:
         return None
@@ -112,8 +104,9 @@ def between_rounds(ctx: WorkerContext) -> OpenCheckpoint | None:
 
 
 def load_actor(ctx: WorkerContext, consumers: int = 0) -> Batch:
-    """Return this worker's arrays in the checkpoint of a resumed run. Return {} if there are none, or if this worker
-    replaces a lost one. consumers: number of consumers (learners) of the worker's queue, 0 if it has no queue.
+    """Return this worker's arrays from the checkpoint of a resumed run. Return {} if it has none, or if this worker
+    replaces a lost one. `consumers`: number of learners. If not 0, also return {} if the worker's learner lists its
+    part as lost.
     """
     if ctx.resume is None or ctx.control.anew or ctx.incarnation % 1000:
         return {}
@@ -124,31 +117,28 @@ def load_actor(ctx: WorkerContext, consumers: int = 0) -> Batch:
 
 
 def rollouts_learnt(ctx: WorkerContext, queue: RolloutQueue) -> list[int]:
-    """Return for each producer (actor) how many of its rollouts learners took before the checkpoint of a resumed run
-    was made.
-    """
+    """Return how many rollouts of each producer (actor) the learners had taken when a resumed run was saved."""
     taken = [_queue_end(ctx, c).get("taken", {}) for c in range(queue.consumers)]
     return [taken[p % queue.consumers].get(str(p), 0) for p in range(queue.producers)]
 
 
 def slots_read(ctx: WorkerContext, queue: RolloutQueue) -> int:
-    """Return how many of this actor's slots the learner was reading when a resumed run's checkpoint was made. Return 0
-    unless all workers take turns, because a learner that starts before the actor would never return these slots.
+    """Return how many of this actor's slots the learner was reading when a resumed run was saved. If the run is not
+    serial, return 0.
     """
+    # not serial: a learner that starts before the actor would never return these slots
     read = _queue_end(ctx, ctx.index % queue.consumers).get("reading", {}) if ctx.serial else {}
     return read.get(str(ctx.index), 0)
 
 
 def saved_turn(ctx: WorkerContext, queue: RolloutQueue) -> int:
-    """Return this learner's value of RolloutQueue.turns in the checkpoint of a resumed run."""
+    """Return this learner's element of RolloutQueue.turns from the checkpoint of a resumed run."""
     end = _queue_end(ctx, ctx.index)
     return end.get("turn", sum(end.get("taken", {}).values()))
 
 
 def _queue_end(ctx: WorkerContext, c: int) -> dict[str, Any]:
-    """Return the counts that `save_queue_end` saved for learner `c` in the checkpoint of a resumed run. Return {} if
-    there are none.
-    """
+    """Return the content of `workers/stream-C.json` for learner `c` in a resumed run's checkpoint, or {}."""
     path = ctx.resume / f"workers/stream-{c}.json" if ctx.resume is not None and not ctx.control.anew else None
     return json.loads(path.read_text("utf-8")) if path is not None and path.exists() else {}
 
@@ -157,7 +147,7 @@ def wait_for_actors(
     ctx: WorkerContext, queue: RolloutQueue, version: int, last: bool = False
 ) -> Generator[None, None, list[int]]:
     """Ask this learner's actors to write their parts of the checkpoint of update `version`, and wait for them. Return
-    the actors that wrote none. last: this is the run's last checkpoint, after which actors stop acting.
+    the actors that wrote no part. `last`: whether this is the run's last checkpoint, after which actors stop acting.
     """
     if ctx.directory is None:
         return []
@@ -177,7 +167,7 @@ def wait_for_actors(
 
 
 def save_queue_end(ctx: WorkerContext, part: CheckpointPart, queue: RolloutQueue, lost: list[int]) -> None:
-    """Write the counts of this learner's end of the queue. lost: actors that wrote no part. Raises OSError."""
+    """Write the file `workers/stream-C.json` of this learner. `lost`: actors that wrote no part. Raises OSError."""
     own = range(ctx.index, queue.producers, queue.consumers)
     reading = {str(p): len(queue.held(queue.pairs(p), READING)) for p in own}  # slots taken, not yet returned
     counts = {"taken": {str(p): queue.learnt(p) for p in own}, "reading": reading}
@@ -194,7 +184,7 @@ def saved_counters(root: Path) -> list[dict[str, Any]]:
 
 
 def lost_lanes(root: Path, seed: int) -> str:
-    """Describe in one line the lanes (environments) that cannot continue from a checkpoint. Return "" if all can."""
+    """Describe the lanes (parallel environments) that restart instead of continuing. Return "" if all continue."""
     reports = saved_counters(root)
     if not reports:
         return f"all lanes restart, from seed {seed}: the checkpoint has no state of them"

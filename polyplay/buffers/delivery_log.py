@@ -1,11 +1,11 @@
 """Log of the rollouts that each update of an asynchronous run was trained on. With this log, the run can be reproduced.
 
-Learner C writes the log `deliveries-C.jsonl`, with one line for each batch. The line has the number of the last update
-on this batch. Then it has for each rollout, in order, the actor, the version of the weights that acted and, if not 0,
-the actor's incarnation (number that changes when the actor is replaced).
+Learner C writes the log `deliveries-C.jsonl`, with a line [update, rollout, …] for each batch, where `update` is the
+number of the last update on the batch. A rollout is [actor, version of the weights that acted]. The actor's incarnation
+follows if it is not 0. This number changes when the actor is replaced.
 
-A process that starts to write adds a line {"from": number of updates so far, "threads": threads per worker, "length":
-agent steps over which the learning rate decays, or 0}. A line {"compiled": update} names the first compiled update.
+A learner process begins with the line {"from": number of updates so far, "threads": threads per worker, "length": agent
+steps over which the learning rate decays (0: no decay)}. The line {"compiled": update} gives the first compiled update.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ LOG = "deliveries-{}.jsonl"
 def log_writer(
     ctx: WorkerContext, queue: RolloutQueue, update: int, threads: int, length: float, each: int = 1
 ) -> Callable[[list[int]], None]:
-    """Return a function that logs a batch, given its slots. update: updates made so far. each: updates per batch."""
+    """Return a function that logs the slots of a batch. `update`: updates so far. `each`: updates per batch."""
     if ctx.directory is None:
         return lambda slots: None
     path = ctx.directory / LOG.format(ctx.index)
@@ -68,15 +68,15 @@ class DeliveryLog:
     changes: dict[int, bool]  # update → whether updates from this one were compiled; ascending
 
     def compiled(self, update: int) -> bool:
-        """Tell whether this update was compiled."""
+        """Tell whether this update ran as compiled code."""
         return [False, *(on for at, on in self.changes.items() if at <= update)][-1]
 
 
 def read_log(directory: Path, c: int, actors: int, n: int, each: int = 1) -> DeliveryLog:
-    """Read the log of learner `c`. Raises UserError if the log is missing, damaged or incomplete, or if a setting
-    changed on resume.
+    """Read the log of learner `c`. Raises UserError if the log is missing, damaged or incomplete, or if a setting was
+    changed when the run was resumed.
 
-    actors: number of actors in the run. n: slots per batch. each: updates per batch.
+    `actors`: number of actors in the run. `n`: number of rollouts per batch. `each`: number of updates per batch.
     """
     path = directory / LOG.format(c)
     if not path.exists():

@@ -1,12 +1,11 @@
-"""League of a run (agents and bots that play matches), in shared memory: players, ratings, and tables. A table has the
+"""League of a run in shared memory: the players (agents and bots), their ratings, and the tables. A table is the set of
 players of one actor's matches. Imports no torch.
 
     actor ──► results of matches ──► referee ──► ratings, points, tables ──► actor
     learner ──► its weights become a past agent ──► referee
 
-Every array has one writer, so no locks are needed, which a killed process could hold forever. Players are numbered:
-first the current agents 0 … A-1, then places for past agents, then bots. Only the referee writes ratings, players and
-tables.
+Only one worker writes to each array, so no lock is needed. Only the referee writes ratings, players and tables. The
+current agents have the player numbers 0 … A-1. The next numbers are those of past agents, and the last those of bots.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ RESULTS = 4096  # matches that an actor may report before the referee takes them
 
 
 class Identity(NamedTuple):
-    """Identity of a player in a league. agent: number of the agent whose weights play, or a bot's index in `bots`."""
+    """Identity of a player in a league. `agent`: number of the agent whose weights play, or index of a bot."""
 
     kind: int
     agent: int
@@ -38,7 +37,7 @@ class Identity(NamedTuple):
 
 
 class CopyOrder(NamedTuple):
-    """Order to copy weights in a league: agent `agent` continues with the weights of agent `donor`."""
+    """Order to replace the weights of agent `agent` by those of agent `donor`."""
 
     number: int
     agent: int
@@ -51,15 +50,15 @@ Results = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
 def blocks_of_teams(teams: Sequence[int], seated: int) -> list[list[int]]:
-    """Return each team's blocks (seats that one player plays). teams: team of each seat. seated: players per table."""
+    """Return the blocks of seats of each team (see League). `teams`: team of each seat. `seated`: players per table."""
     per = len(teams) // min(seated, len(teams))
     return [sorted({i // per for i, t in enumerate(teams) if t == team}) for team in sorted(set(teams))]
 
 
 class League(Closable, Edge):
-    """Players and tables of a league. A table is the choice of `seated` players for an actor's matches. The seats of a
-    match form `blocks` equal blocks of consecutive seats, and one player plays all seats of a block. `blocks` is the
-    smaller one of `seated` and the number of seats.
+    """Players and tables of a league. A table is the set of `seated` players that are chosen for an actor's matches.
+    The seats of a match are divided into `blocks` blocks of equal size, and one player plays all seats of a block. The
+    number of blocks is `seated`, or the number of seats if that is smaller.
     """
 
     memory: ClassVar[str] = "league"
@@ -94,11 +93,11 @@ class League(Closable, Edge):
         bots: Sequence[str] = (),
         varied: Collection[str] = (),
     ):
-        """teams: team of each seat of a match.
-        past: number of past agents to keep.
-        bots: names of scripted players.
-        varied: hyperparameters that change when agents copy each other.
-        Raises UserError if no other agent can be copied, or if no two players can be opponents.
+        """`teams`: team of each seat of a match.
+        `past`: number of past agents to keep.
+        `bots`: names of scripted players.
+        `varied`: hyperparameters that change when an agent copies another one.
+        Raises UserError if `varied` is given for a single agent, or if no two players can be opponents.
         """
         if varied and agents < 2:
             raise UserError(
@@ -128,37 +127,37 @@ class League(Closable, Edge):
 
     @property
     def rated(self) -> tuple[np.ndarray, ...]:
-        """Arrays that change when results of matches arrive."""
+        """Arrays that are updated by the results of matches."""
         return self.elo, self.quality, self.games, self.points
 
     # ------------------------------------------------------------------------------------------------ actors
 
     def table(self, actor: int) -> tuple[int, np.ndarray]:
-        """Return the newest draw of players: its number (0 if there is no draw yet) and its players, int32 [seated].
-        Raises Closed.
+        """Return the newest draw for an actor's table: its number (0: no draw yet), and the drawn players, int32
+        [seated]. Raises Closed.
         """
         self.check()
         draw = int(self.drawn[actor])
         return draw, self._tables[actor, draw % 2].copy()
 
     def wait(self, actor: int) -> bool:
-        """Wait up to `patience` seconds for a new draw (choice of players). Return whether one came. Raises Closed."""
+        """Wait up to `patience` seconds for a new draw of players. Return False after a timeout. Raises Closed."""
         self.check()
         return self._bells[1 + actor].wait(self.patience)
 
     def acknowledge(self, actor: int, draw: int) -> None:
-        """Note that the actor now plays with the players of this draw and has reported all earlier matches. Until then,
-        the referee makes no other draw, and keeps the weights of past agents in the old and the new draw.
+        """Confirm that the actor has reported all earlier matches and now plays with the players of this draw. Until
+        then, the referee makes no other draw, and the past agents of the previous draw keep their weights.
         """
         self.acknowledged[actor] = draw
         self._bells[0].post()
 
     def report(self, actor: int, players: np.ndarray, outcomes: np.ndarray) -> None:
-        """Report finished matches that were played with the acknowledged draw, in order. Acting never waits for the
-        referee: matches without room are dropped and counted.
+        """Report finished matches of the acknowledged draw, in order. If the buffer of reported matches is full,
+        further matches are dropped and counted.
 
-        players: int [n, blocks], the player of each block of seats.
-        outcomes: [n, teams]. A higher number wins, and equal numbers are a tie.
+        `players`: player of each block of seats, int [n, blocks].
+        `outcomes`: outcome of each team, [n, teams]. The highest number wins, and equal numbers are a tie.
         """
         self.check()
         reported, n = int(self.reported[actor]), len(players)
@@ -172,15 +171,15 @@ class League(Closable, Edge):
         self._bells[0].post()
 
     def identity(self, player: int) -> Identity:
-        """Return who a player is. The player must be in a draw that is still in use."""
+        """Return the identity of a player. An actor must still use a draw with this player."""
         return Identity(int(self.kind[player]), int(self.agent[player]), int(self.version[player]))
 
     # ------------------------------------------------------------------------------------------------ learners
 
     def post(self, agent: int, version: int) -> int | None:
-        """Make a past agent of an agent's weights at `version`, whose file must exist. Return its player number, which
-        is the same if the version is repeated. Return None if the referee has not added the previous past agent to the
-        league yet. Then call again. Raises Closed.
+        """Offer an agent's weights, whose file must exist, to the league as a past agent. Return the past agent's
+        player number. A version that was offered before keeps its number. Return None if the referee has not yet added
+        the agent's previous past agent. The caller should then try again later. Raises Closed.
         """
         self.check()
         there = np.flatnonzero((self.kind == PAST) & (self.agent == agent) & (self.version == version))
@@ -195,13 +194,13 @@ class League(Closable, Edge):
         return player
 
     def order(self) -> CopyOrder | None:
-        """Return the referee's copy order that is not yet carried out, or None. Raises Closed."""
+        """Return the referee's order to copy weights, or None if all ordered copies were made. Raises Closed."""
         self.check()
         number, pair = divmod(int(self._order[0]), self.agents**2)
         return CopyOrder(number, *divmod(pair, self.agents)) if number > self._copied[0] else None
 
     def copied(self, number: int, version: int, donor_version: int) -> None:
-        """Record that copy `number` was made: the agent's `version` has the weights of the donor's `donor_version`."""
+        """Record copy `number` as made. The agent's version `version` is the donor's version `donor_version`."""
         self._copied[1:3] = version, donor_version
         self._fence()
         self._copied[0] = number
@@ -210,13 +209,13 @@ class League(Closable, Edge):
     # ------------------------------------------------------------------------------------------------ the referee
 
     def ask(self, order: CopyOrder, values: Sequence[float]) -> None:
-        """Order a copy, once the previous one was made. values: new hyperparameters. A repeated order has no effect."""
+        """Order a copy of weights. The previous copy must be complete. `values`: new hyperparameters."""
         self.values[:] = values
         self._fence()
         self._order[0] = (order.number * self.agents + order.agent) * self.agents + order.donor
 
     def answer(self, number: int) -> tuple[int, int] | None:
-        """Return (agent's version, donor's version) if copy `number` is the last one that was made, else None."""
+        """Return the versions of agent and donor in copy `number` if it is the newest copy that was made, else None."""
         return (int(self._copied[1]), int(self._copied[2])) if self._copied[0] == number else None
 
     def wait_for_matches(self) -> None:
@@ -227,14 +226,12 @@ class League(Closable, Edge):
             pass
 
     def results(self, actor: int, begin: int, most: int) -> Results:
-        """Return copies of the matches that an actor reported, at most `most`, starting with match number `begin`."""
+        """Return copies of at most `most` matches that an actor reported, starting with match number `begin`."""
         at = np.arange(begin, min(int(self.reported[actor]), begin + most)) % RESULTS
         return self._draws[actor, at], self._players[actor, at], self._outcomes[actor, at]
 
     def seat(self, actor: int, draw: int, players: Sequence[int]) -> None:
-        """Publish draw `draw` of players for an actor's matches. The actor must have acknowledged the previous draw, if
-        any.
-        """
+        """Publish the players of an actor's draw number `draw`. The actor must have acknowledged the previous draw."""
         self._tables[actor, draw % 2] = players
         self._fence()
         self.drawn[actor] = draw
@@ -246,19 +243,17 @@ class League(Closable, Edge):
         self.kind[player] = who.kind
 
     def posted(self, agent: int, entered: int) -> Identity | None:
-        """Return the past agent that an agent posted after its first `entered` ones, or None if it posted no other."""
+        """Return the agent's newest past agent. Return None if the agent has posted at most `entered` past agents."""
         return Identity(PAST, agent, int(self.newest[agent])) if self.posts[agent] > entered else None
 
     def enter(self, agent: int, entered: int, reserve: int) -> None:
-        """Publish how many past agents of an agent have entered the league. reserve: player number for the next past
-        agent.
-        """
+        """Publish how many past agents of an agent have entered. `reserve`: player number of the next past agent."""
         self.reserve[agent] = reserve
         self._fence()
         self.entered[agent] = entered
 
     def _fence(self) -> None:
-        """Make earlier writes visible to other processes before later ones."""
+        """Make other processes see all earlier writes before any later one."""
         self._bells[0].post()
         self._bells[0].wait(0)
 
@@ -278,7 +273,7 @@ class League(Closable, Edge):
         ]
 
     def crossing(self) -> Crossing:
-        """Return the flows of results and tables. Tables are sent last, after the identities of their players."""
+        """Return the flows between machines."""
         flows: list[Flow] = [Cells(MAIN, [EVERYONE], [self.agent, self.version, self.kind])]
         for a in range(self.actors):
             # `acknowledged` is sent after all earlier reports
@@ -301,9 +296,7 @@ class League(Closable, Edge):
 
 
 class TableFlow(Cells):
-    """Flow that sends the players at an actor's table (players of its matches) to the actor's machine. The weights of
-    past agents at the table are sent first.
-    """
+    """Flow that sends an actor's machine the players of its matches. Weights of past agents are sent first."""
 
     def __init__(self, league: League, a: int):
         cells = [league.taken[a : a + 1], league._tables[a], league.drawn[a : a + 1]]

@@ -1,10 +1,9 @@
 """Flows that copy queues between two machines. Imports no torch.
 
-A writer and a reader of a queue form a pair. If the two are on different machines, full slots are sent to the reader's
-side, and the reader's results are sent back. The numbers of slots are sent both ways.
+A pair is one writer and one reader of a queue. If they are on different machines, full slots are sent to the reader's
+machine, and the reader's results are sent back.
 
-If the stack of image planes in a row continues the stack of the row before, only the newest plane is sent. The stacks
-are compared first, so the result is exact.
+In stacked images, most planes repeat those of the row before. Such planes are not sent, and the receiver restores them.
 """
 
 from __future__ import annotations
@@ -22,16 +21,16 @@ from polyplay.core.shared_memory import Ring, memory_barrier
 
 
 def words(pictures: np.ndarray) -> np.ndarray:
-    """View stacks of k image planes as [..., k, n]. For speed, use 8-byte words if a plane's size is divisible by 8."""
+    """View stacks of k image planes as [..., k, n], where n counts 8-byte words if possible, else bytes."""
     flat = pictures.reshape(*pictures.shape[:-2], -1)
     return flat.view(np.uint64) if flat.shape[-1] % 8 == 0 else flat
 
 
 @cached_njit()
 def pack_planes(rows: np.ndarray, whole: np.ndarray, planes: np.ndarray) -> int:
-    """Pack stacks of image planes in rows [T, B, k, n], to send them. Return the number of packed planes. `whole`,
-    uint8 [T, B], is set to 1 where a row does not continue the row before. `planes` [≤ T·B·k, n] gets all k planes of
-    such a row. Of other rows, it gets only the newest plane.
+    """Pack stacks of image planes in rows [T, B, k, n] for sending. Return the number of packed planes.
+    `whole`: uint8 [T, B], set to 1 for each row whose stack does not continue the stack of the row before, else to 0.
+    `planes`: array [≤ T·B·k, n] for the packed planes: all k planes of rows with 1, the newest plane of other rows.
     """
     T, B, k, n = rows.shape
     at = 0
@@ -54,7 +53,7 @@ def pack_planes(rows: np.ndarray, whole: np.ndarray, planes: np.ndarray) -> int:
 
 @cached_njit()
 def unpack_planes(rows: np.ndarray, whole: np.ndarray, planes: np.ndarray) -> None:
-    """Write the rows that `pack_planes` packed. whole[0] must be all 1."""
+    """Restore `rows` from the arrays that `pack_planes` wrote. All of whole[0] must be 1."""
     T, B, k, _ = rows.shape
     at = 0
     for t in range(T):
@@ -68,23 +67,23 @@ def unpack_planes(rows: np.ndarray, whole: np.ndarray, planes: np.ndarray) -> No
 
 
 class SlotContent(Protocol):
-    """Content of the slots of a queue, as flows between machines read and write it."""
+    """Gives flows between machines access to the arrays in the slots of a queue."""
 
     def cells(self, slots: slice) -> list[np.ndarray]:
-        """Return the arrays of these slots' marks, which a flow sends when it begins."""
+        """Return small arrays of these slots, such as marks. They are sent once, when a flow starts."""
 
     def put(self, slot: int) -> list[np.ndarray]:
-        """Return the arrays that the writer has put into a slot."""
+        """Return the arrays of a slot that the slot's writer has filled."""
 
     def left(self, slot: int) -> list[np.ndarray]:
-        """Return the arrays of results that the reader has left in a slot."""
+        """Return the arrays of a slot that the slot's reader has written, such as new priorities."""
 
     def land(self, part: int, slot: int, arrays: list[np.ndarray]) -> None:
-        """Write received arrays into a slot. part: SLOT if these are the writer's data, BACK if they are results."""
+        """Write received arrays into a slot. `part`: SLOT for arrays of the writer, BACK for arrays of the reader."""
 
 
 class RolloutContent:
-    """Content of a rollout's slot: the actor's incarnation, the rows and, last, stacked images as a mask and planes."""
+    """Access to the slots of a RolloutQueue. Stacks of images are sent as packed by `pack_planes`."""
 
     def __init__(self, queue: RolloutQueue):
         self.queue = queue
@@ -123,9 +122,8 @@ class RolloutContent:
 
 
 class Pair(Flow):
-    """Flow of the rings (ring buffers) of slot numbers between a writer and a reader. The token counts the numbers that
-    this side took and put. The first count is sent only with the next put or checkpoint request, when the other side
-    needs it.
+    """Flow of slots between a writer and a reader on different machines. Each side takes slot numbers from one ring
+    buffer, and puts slot numbers into another. The token has the counts of numbers that this side took and put.
     """
 
     both = True
@@ -143,9 +141,10 @@ class Pair(Flow):
         return (full, empty) if gives else (empty, full)
 
     def token(self, gives: bool) -> tuple[int, int]:
-        """Return how many numbers this side took and put. Read the written ring's tail first, the slots' data later."""
+        """Return how many slot numbers this side took and put."""
         written, read = self._rings(gives)
         look = gives, int(written._tail[0]), int(self.queue._asked[self._asks])
+        # a new count of taken numbers is sent with the next put or request: the other side does not need it earlier
         if look != self._looked:
             memory_barrier()
             self._looked, self._last = look, (int(read._head[0]), look[1])
@@ -161,7 +160,7 @@ class Pair(Flow):
         yield RINGS, 0, [np.concatenate([new, written._ring])]
 
     def begin(self, gives: bool, token: tuple[int, int]) -> Iterator[Piece]:
-        """Yield the full slots, then the rings as of `token`, because this side continues to take and put numbers."""
+        """Yield the full slots, then the ring buffers. `token` is the state of the ring buffers to send."""
         queue, (taken, put) = self.queue, token
         empty, full = np.array(queue._rings[0, self.i]), np.array(queue._rings[1, self.i])
         mine, theirs = (full, empty) if gives else (empty, full)
@@ -188,7 +187,7 @@ class Pair(Flow):
             self.slots.land(part, i, arrays)
 
     def _replay(self, numbers: np.ndarray, gives: bool) -> None:
-        """Repeat on this side what the other side took and put."""
+        """Apply the other side's takes and puts to the ring buffers on this side."""
         (taken, put), ring = numbers[:2].tolist(), numbers[2:]
         read, written = self._rings(gives)  # as the other side sees them
         memory_barrier()
@@ -199,7 +198,9 @@ class Pair(Flow):
 
 
 def queue_flows(queue: SharedQueue, per: int, slots: SlotContent) -> list[Flow]:
-    """Return the flows of all pairs, then the flows of the writers' checkpoint answers. per: pairs per writer."""
+    """Return the flows of a queue: one for each pair of a writer and a reader, and one for each writer's answers to
+    checkpoint requests. `per`: number of pairs per writer.
+    """
     pairs = [(End("out", i // per), End("source", i % queue.readers)) for i in range(len(queue._full))]
     flows: list[Flow] = [Pair(queue, i, *ends, slots) for i, ends in enumerate(pairs)]
     asks = len(queue._asked)
@@ -208,7 +209,7 @@ def queue_flows(queue: SharedQueue, per: int, slots: SlotContent) -> list[Flow]:
 
 
 def asking(queue: SharedQueue, r: int, *first: np.ndarray) -> Cells:
-    """Return the flow of reader `r`'s checkpoint requests to its writers. first: cells that arrive before a request."""
+    """Return the flow that sends reader `r`'s checkpoint requests to its writers, after the arrays `first`."""
     asks = len(queue._asked)
     writers = [End("out", w) for w in range(r, len(queue.answered), asks)]
     return Cells(End("source", r), writers, [*first, queue._last[r : r + 1], queue._asked[r : r + 1]])

@@ -1,7 +1,4 @@
-"""Description of a replay (memory of past experience, from which batches are drawn).
-
-It holds checked options, from which the worker with the replay makes a ReplayBuffer.
-"""
+"""Options of a replay (memory of past experience, from which batches are drawn), and functions that save its buffer."""
 
 from __future__ import annotations
 
@@ -37,13 +34,13 @@ HEADROOM = 8  # a soft replay has room for 1/HEADROOM more than its capacity
 
 
 class Proportional(NamedTuple):
-    """Options of prioritized draws. An item is drawn with probability P = p^α / Σ p^α, where p is its priority (Schaul
-    et al. 2016; 0^α = 0 for every α). Importance weights are (N·P)^-β, divided by the largest in the batch.
+    """Options of prioritized replay (Schaul et al. 2016). An item with priority p is drawn with probability P = p^α / Σ
+    p^α, where 0^α is 0 for every α. Its importance weight is (N·P)^-β, divided by the largest weight in the batch.
 
-    first: initial priority of an item. "max": the largest so far. "td": |G + D·value - chosen| from the outputs of the
-        acting policy (Ape-X). For a sequence, this is η·max + (1 - η)·mean over its rows (R2D2).
-    rescale: ε of the loss's value rescaling. 0: off.
-    mixture: u, by which items are drawn with probability (1 - u)·P + u/N.
+    `first`: initial priority of an item. "max": the largest priority so far. "td": the TD error that follows from the
+        outputs of the acting policy (Ape-X). For a sequence, it is η·max + (1 - η)·mean of the TD errors (R2D2).
+    `rescale`: ε of the loss's value rescaling, or 0 for no rescaling.
+    `mixture`: u. With u > 0, items are drawn with probability (1 - u)·P + u/N.
     """
 
     alpha: float = 0.6
@@ -58,10 +55,11 @@ class Proportional(NamedTuple):
 
 @dataclass(frozen=True)
 class Replay:
-    """Replay that holds the last `capacity` transitions of `lanes` parallel environments. Batches are drawn from it.
+    """Options of a replay buffer, from which batches of past experience are drawn. The buffer holds the last `capacity`
+    transitions of `lanes` parallel environments.
 
-    An item of a batch is a transition of `n_step` steps. If `sequence` = m > 0, an item is instead a sequence: m rows
-    to train on, with `burn_in` rows before and n_step rows after. No item spans two episodes.
+    A batch consists of items. By default, an item is a transition of `n_step` steps. If `sequence` is not 0, an item
+    has `burn_in` rows, then `sequence` rows to train on, then `n_step` further rows. No item spans two episodes.
     """
 
     # fields of a stored row: obs, action, reward, first, terminated, truncated, version, … (rollout_queue.row_spec)
@@ -88,9 +86,9 @@ class Replay:
 
     @classmethod
     def of(cls, envs: Envs, network: PolicyLike, sampler: Proportional | None = None, **options: Any) -> Replay:
-        """Return the description of a replay for these environments and this network. Of a stacked image, only the
-        newest plane is stored. The network's values are stored only if initial priorities need them. options: other
-        fields of Replay, and `lanes` if the number differs from `envs.lanes`.
+        """Return the options of a replay for these environments and this network. Of a stack of images, each row stores
+        only the newest plane. `options`: further fields of Replay, such as `capacity`. By default, `lanes` is
+        `envs.lanes`.
         """
         spec = envs.spec
         left = {"agent"} if sampler and sampler.first == "td" else {"agent", "value", "chosen"}
@@ -131,9 +129,9 @@ class Replay:
         return f"{self.batch} {what}{f' of {self.n_step} steps' if self.n_step > 1 else ''}"
 
     def limit(self, inserted: int) -> int:
-        """Return the largest number of items to hold after N = `inserted` insertions. This is `capacity`. In a window
-        that grows from c = `grows_from`, it is at most c (1 + 0.4 ((N / c)^0.75 - 1) / 0.75) (KataGo: Wu 2019, appendix
-        C, with c = 250,000).
+        """Return the largest number of items to hold after N = `inserted` insertions. It is `capacity`, or the size of
+        a growing window if that is smaller. A window that grows from c = `grows_from` items has c (1 + 0.4 ((N /
+        c)^0.75 - 1) / 0.75) items (KataGo: Wu 2019, appendix C, with c = 250,000).
         """
         c = self.grows_from
         grown = c * (1 + BETA * ((inserted / c) ** ALPHA - 1) / ALPHA) if 0 < c < inserted else inf
@@ -147,17 +145,17 @@ class Replay:
 
     @property
     def every(self) -> int:
-        """Number of rows between the starts of two sequences. 0: items are transitions."""
+        """Number of rows between the starts of two sequences, or 0 if items are transitions."""
         return self.sequence and (self.period or max(1, self.sequence // 2))
 
     @property
     def window(self) -> int:
-        """Number of rows that must follow the first trained row of an item."""
+        """Number of rows that an item needs after its first trained row."""
         return self.sequence + self.n_step - 1 if self.sequence else self.n_step
 
     @property
     def length(self) -> int:
-        """Number of rows of a sequence. This includes burn-in and the n_step rows at its end."""
+        """Number of rows of a sequence, including burn-in and the n_step rows at the end."""
         return self.burn_in + self.sequence + self.n_step
 
     @property
@@ -178,7 +176,7 @@ class Replay:
         return bool(self.stack) and inside and len(leaf.shape) > 1 and leaf.shape[0] == self.stack
 
     def bytes(self, batches: bool = True) -> int:
-        """Return the bytes of RAM that a full replay takes. batches: include the arrays for drawn batches."""
+        """Return the memory of a full replay in bytes. `batches`: whether to count the arrays for drawn batches."""
         slots, total = self.lanes * self.rows, 0
         for path, leaf in tree.leaves(self.spec):
             stacked = self.stacked(path, leaf)
@@ -189,7 +187,7 @@ class Replay:
         return total + (self.buffers * tree.nbytes(self.drawn()) if batches else 0)
 
     def drawn(self) -> Spec:
-        """Return the fields of a batch with their full shapes, including [B]. See docs/concepts/replay.md."""
+        """Return the fields of a batch, with their full shapes. See docs/concepts/replay.md."""
         B = self.batch
         if self.sequence:
             rows = tree.widen(self.spec, (self.length, B))
@@ -201,8 +199,8 @@ class Replay:
         return {**rows, **extras, "weight": Field((B,), "float32"), "id": Field((B,), "int64")}
 
     def open(self, seed: int, batches: bool = True) -> ReplayBuffer:
-        """Return an empty replay buffer, for use in one thread. batches: whether to allocate arrays for drawn batches.
-        Without these, the buffer draws only into arrays of the caller. seed: number that determines all draws.
+        """Return an empty replay buffer, for use in one thread. `seed` determines all draws. With batches=False, the
+        buffer has no arrays for drawn batches, and each call of `sample` must pass arrays as `into`.
         """
         from polyplay.buffers.replay_buffer import ReplayBuffer
 
@@ -241,7 +239,7 @@ FREE_SPACE = ("batch", "gamma", "reward", "scale", "start", "ratio", "slack", "b
 
 
 def save_buffer(buffer: ReplayBuffer, directory: Path) -> None:
-    """Write a replay buffer's state into `directory`. This state determines all future draws. Raises OSError."""
+    """Write the state of a replay buffer, with its random generator, into `directory`. Raises OSError."""
     directory.mkdir(parents=True, exist_ok=True)
     for left in directory.glob("*.safetensors"):  # from a process that was killed while writing
         left.unlink()
@@ -259,8 +257,8 @@ def save_buffer(buffer: ReplayBuffer, directory: Path) -> None:
 
 
 def load_buffer(buffer: ReplayBuffer, directory: Path) -> None:
-    """Restore the saved state of a replay buffer exactly. Raises UserError if files are damaged, or if the saved replay
-    has other options.
+    """Restore the state that `save_buffer` wrote. Raises UserError if files are damaged, or if the saved replay has
+    another `layout`.
     """
     head, parts = _head(directory, (buffer.replay,)), _parts(buffer)
     for file in head["files"]:
@@ -277,13 +275,13 @@ def load_buffer(buffer: ReplayBuffer, directory: Path) -> None:
 
 
 def check_saved(root: Path, replays: Sequence[Replay]) -> None:
-    """Check that each replay in a checkpoint can be loaded into one of `replays`. Raises UserError if one cannot."""
+    """Raise UserError if a checkpoint has a replay that none of `replays` can load."""
     for index in sorted(root.glob(f"replay/*/{INDEX}")):
         _head(index.parent, replays)
 
 
 def _head(directory: Path, replays: Sequence[Replay]) -> dict[str, Any]:
-    """Return a saved replay's replay.json. Its `layout` must be that of one of `replays`. Raises UserError."""
+    """Return the content of a saved replay's replay.json. Raises UserError if none of `replays` can load the replay."""
     try:
         head = json.loads((directory / INDEX).read_text("utf-8"))
     except (OSError, ValueError) as e:
@@ -310,17 +308,15 @@ def _read(path: Path, checksum: int) -> dict[str, np.ndarray]:
 
 
 def _description(replay: Replay) -> dict[str, Any]:
-    """Convert the description of a replay to JSON values."""
     return json.loads(json.dumps(asdict(replay)))
 
 
 def layout(replay: Replay) -> dict[str, Any]:
-    """Return the fields in which two replays must agree, so that one can load the files of the other."""
+    """Return the options that must be equal if one replay is to load the saved files of another."""
     return {k: v for k, v in _description(replay).items() if k not in FREE_SPACE}
 
 
 def _parts(buffer: ReplayBuffer) -> dict[str, dict[str, np.ndarray]]:
-    """Return the arrays of a buffer, to save them or to fill them when loading."""
     return {
         "index": buffer.index._asdict(),
         "last": buffer.columns.last,
@@ -331,7 +327,7 @@ def _parts(buffer: ReplayBuffer) -> dict[str, dict[str, np.ndarray]]:
 
 
 def _pieces(buffer: ReplayBuffer) -> Iterator[tuple[str, str, int, np.ndarray]]:
-    """Yield (part, key, first row, rows) for each file that is to be written."""
+    """Yield (part, key, first row, rows) for each file to write."""
     R, heads = buffer.replay.rows, buffer.index.lane[0].tolist()
     used = [(lane * R, lane * R + min(head, R)) for lane, head in enumerate(heads)]  # slots that hold rows
     for part, arrays in _parts(buffer).items():

@@ -1,20 +1,15 @@
-"""Replay buffer: memory of the experience of many lanes (parallel environments), from which batches of items are drawn.
+"""Replay buffer: past experience of many lanes (parallel environments), from which batches of items are drawn.
 
-An item is a transition or a sequence of rows. Rows (data of one step of a lane) are added as the acting loop wrote them
-(docs/concepts/rows.md). Each item has an id, and later items in the same slot get other ids. Only one thread uses a
-buffer. See docs/concepts/replay.md.
+An item is a transition or a sequence of rows. A row is the data of one step of a lane (docs/concepts/rows.md). Each
+item has a unique id, although later items reuse its slot. Only one thread may use a buffer. See
+docs/concepts/replay.md.
 
-The rows of a lane are numbered from 0. Row u lies in slot lane·R + u mod R, where R is the number of slots per lane.
-The window of a row is the `window` rows after it, or fewer if the episode ends before. A row is "live" (may be drawn)
-once its window is complete. A window never leaves the episode:
+Each lane has a ring buffer of R slots. Its rows are numbered from 0, and row u of lane l is in slot l·R + u mod R.
 
-- An ordinary row u completes the window of row u - window.
-- A terminated or truncated row completes the windows of all pending rows. These windows are then shorter.
-- A first row completes the windows of the pending rows of an episode that was interrupted. These windows end with the
-  last row observed in it.
+The window of a row is the `window` rows after it, or fewer if the episode ends or is interrupted before. While its
+window is incomplete, a row is pending. After that, it is live: an item that starts with it may be drawn.
 
-These states are stored in one byte of flags per row. A row that only holds planes of a stack is EXTRA. No item starts
-with such a row.
+A byte per row has flags, such as LIVE. An EXTRA row only holds one plane of an image stack, and no item starts with it.
 """
 
 from __future__ import annotations
@@ -50,7 +45,7 @@ SIZE, STEPS, INSERTED, EVICTED, NEVER_SAMPLED, ARRIVALS, SAMPLED, LATE = range(8
 
 
 class ItemIndex(NamedTuple):
-    """Arrays of numbers about the rows of every lane, and about the items that start with these rows."""
+    """Numbers, flags and item ids of the rows in a replay buffer."""
 
     lane: np.ndarray  # int64 [5, lanes], row numbers: head, tail, episode's start, first pending row, last ANCHOR row
     counts: np.ndarray  # int64 [8]: numbers of items and rows, from SIZE to LATE
@@ -63,7 +58,7 @@ class ItemIndex(NamedTuple):
 
 @inlined
 def _slot(base: int, R: int, p: int, back: int) -> int:
-    """Return the slot `back` rows before position p of the ring buffer that starts at slot `base`, 0 ≤ back ≤ R."""
+    """Return the slot `back` rows before position `p` in the ring buffer of R slots from slot `base`."""
     return base + (p - back if p >= back else p - back + R)
 
 
@@ -72,22 +67,22 @@ def append_rows(
     index: ItemIndex, given: tuple[np.ndarray, ...], kinds: np.ndarray, lanes: np.ndarray, anchored: bool,
     shape: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, int]:  # fmt: skip
-    """Add rows to the index. Return their slots and all changes.
+    """Add rows to the index, and update which rows are live (may be drawn).
 
-    given: first, terminated and truncated of the rows, bool [T, B].
-    kinds: how to rebuild the rows' stacks, uint8 [T, B], see stack_kinds.
-    lanes: lane of each column of rows, int64 [B].
-    anchored: whether the recurrent states before row 0 are given.
-    shape: int64 [5]: R, planes in a stack, window, burn-in, period. With period 0, every row may be drawn, otherwise
-        only ITEM rows.
+    `given`: flags `first`, `terminated` and `truncated` of the rows, each bool [T, B].
+    `kinds`: result of `stack_kinds` for the rows, uint8 [T, B].
+    `lanes`: lane of each column of rows, int64 [B].
+    `anchored`: whether the recurrent states before row 0 are given.
+    `shape`: slots per lane, planes in a stack, window, burn-in and period, int64 [5]. With period 0, every row may be
+        drawn, otherwise only rows with the flag ITEM.
 
-    The results are:
+    Return:
 
-    - the slots [T, B];
-    - extra planes [n, 3], as (slot, row of [T·B], plane);
-    - slots of rows that became live;
-    - slots of rows that are live no longer (a slot in both has a new row);
-    - the row of [T·B] whose stack does not continue the row before, or -1.
+    - the slots of the rows, [T, B];
+    - the planes to store in EXTRA rows, [n, 3]: slot, number of the row among the T·B rows, and number of the plane;
+    - the slots of rows that became live;
+    - the slots of rows that are no longer live (a slot in both lists has a new live row);
+    - the number of a row whose stack does not continue the stack of the row before, or -1.
     """
     lane, counts, flags, older, ids, arrival = index  # unpacked once: every access to a tuple's field counts references
     R, k, window, burn_in, period = shape[0], shape[1], shape[2], shape[3], shape[4]
@@ -169,8 +164,8 @@ def append_rows(
 
 @inlined
 def _item(flags: np.ndarray, base: int, R: int, p: int, flag: int, since: int, burn_in: int, period: int) -> int:
-    """Return ITEM if the trained rows of a sequence may start with the row at position p, else 0. Only earlier rows
-    decide. since: number of the row in its episode, from 0.
+    """Return ITEM if a sequence's trained rows may start with the row at position p, else 0.
+    `since`: number of earlier rows of the episode.
     """
     after_anchor = near_start = False
     if since <= burn_in and since % period == 0:
@@ -185,7 +180,7 @@ def _complete(
     flags: np.ndarray, arrival: np.ndarray, base: int, R: int, u: int, p: int, begin: int, end: int, period: int,
     added: np.ndarray, n: int, arrivals: int,
 ) -> tuple[int, int]:  # fmt: skip
-    """Make the pending rows `begin` to `end` - 1 live. Row u is at position p. Return the new n and arrivals."""
+    """Make the pending rows `begin` to `end` - 1 live."""
     for row in range(begin, end):
         slot = _slot(base, R, p, u - row)
         if not period or flags[slot] & ITEM:
@@ -201,7 +196,7 @@ def _retire(
     flags: np.ndarray, arrival: np.ndarray, base: int, R: int, u: int, p: int, tail: int, last: int,
     removed: np.ndarray, n: int, arrivals: int, never: int,
 ) -> tuple[int, int, int, int]:  # fmt: skip
-    """Drop the rows `tail` to `last` of a lane. Return the new tail, n, arrivals and never (see _drop)."""
+    """Clear the LIVE flags of the rows `tail` to `last` of a lane."""
     while tail <= last:
         slot = _slot(base, R, p, u - tail)
         n, arrivals, never = _drop(flags, arrival, slot, removed, n, arrivals, never)
@@ -213,7 +208,7 @@ def _retire(
 def _drop(
     flags: np.ndarray, arrival: np.ndarray, slot: int, removed: np.ndarray, n: int, arrivals: int, never: int
 ) -> tuple[int, int, int]:
-    """Clear the LIVE flag of a row. Return the new n, sum of arrivals, and number of rows that were never sampled."""
+    """Clear the LIVE flag of a row. `never` counts removed rows that were never sampled."""
     if flags[slot] & LIVE:
         never += 0 if flags[slot] & DRAWN else 1
         arrivals -= arrival[slot]
@@ -276,9 +271,9 @@ def draw_evenly(rng: np.ndarray, n: int, R: int, index: ItemIndex) -> np.ndarray
 def n_step_windows(
     slots: np.ndarray, R: int, n: int, gamma: float, form: int, scale: float, flags: np.ndarray, reward: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return, for the n-step windows that start in `slots` [B]: the slot of the last row; the return G = scale·Σ γʲ·r;
-    and the discount D = γᵐ for m ≤ n steps, which is 0 where the episode terminated. form: 0 if r is the reward, 1 if
-    it is the reward limited to ±1, 2 if it is the reward's sign.
+    """Return the n-step windows that start in `slots` [B], as three arrays [B]: the slot of the window's last row, the
+    return G = scale·Σ γʲ·r, and the discount D. After m ≤ n steps, D is γᵐ, or 0 if the episode terminated.
+    `form`: whether r is the reward (0), the reward limited to ±1 (1), or the reward's sign (2).
     """
     end = np.empty(slots.size, np.int64)
     total, discount = np.empty(slots.size, np.float32), np.empty(slots.size, np.float32)
@@ -303,7 +298,7 @@ def n_step_windows(
 
 @compiled
 def plane_slots(slots: np.ndarray, R: int, k: int, older: np.ndarray, empty: int) -> np.ndarray:
-    """Return the slots of the k planes of each row's stack, oldest first, int64 [n, k]. empty: a zero plane's slot."""
+    """Return the slots of the k planes of each row's stack, oldest first, int64 [n, k]. `empty`: slot with zeros."""
     out = np.empty((slots.size, k), np.int64)
     for i in range(slots.size):
         slot = slots[i]
@@ -320,15 +315,15 @@ def plane_slots(slots: np.ndarray, R: int, k: int, older: np.ndarray, empty: int
 
 
 def _as_words(array: np.ndarray, lead: int) -> np.ndarray:
-    """View an array with the dimensions after the first `lead` joined, as 8-byte words if the size allows."""
+    """Flatten all dimensions after the first `lead`, and view them as 8-byte words if possible, else as bytes."""
     whole = np.ascontiguousarray(array).reshape(*array.shape[:lead], -1)
     return whole.view(np.uint64 if whole.shape[-1] * whole.itemsize % 8 == 0 else np.uint8)
 
 
 @compiled
 def _goes_on(rows: np.ndarray, last: np.ndarray, begun: np.ndarray) -> np.ndarray:
-    """Return for each row whether its older planes are in the row before, bool [T, B]. rows [T, B, k, n], last [B, k,
-    n].
+    """Return whether each row's image stack continues the stack of the row before, bool [T, B].
+    `rows`: [T, B, k, n]. `last`: the rows before `rows`, [B, k, n]. `begun`: see stack_kinds.
     """
     T, B, k, n = rows.shape
     found = np.empty((T, B), np.bool_)
@@ -343,11 +338,11 @@ def _goes_on(rows: np.ndarray, last: np.ndarray, begun: np.ndarray) -> np.ndarra
 
 
 def stack_kinds(stacks: list[tuple[np.ndarray, np.ndarray]], begun: np.ndarray, T: int) -> np.ndarray:
-    """Return how to rebuild each row's older planes, uint8 [T, B]: CONTINUES, ZEROS, REPEAT or STORED. A row has the
-    same kind for all fields.
+    """Return how the older planes of each row's image stacks can be rebuilt, uint8 [T, B]: CONTINUES, ZEROS, REPEAT or
+    STORED.
 
-    stacks: for each stacked field, its new rows [T, B, k, …] and the lanes' last rows so far [B, k, …].
-    begun: whether a lane has a last row, bool [B].
+    `stacks`: for each field with stacks, the new rows [T, B, k, …] and the last earlier row of each lane [B, k, …].
+    `begun`: whether a lane has earlier rows, bool [B].
     """
     possible = np.full((T, len(begun)), 15)
     for rows, ends in stacks:
@@ -370,13 +365,13 @@ Leaves = dict[str, np.ndarray]  # arrays by path in a tree
 
 
 class Columns:
-    """Stored arrays by path. Those of stacks have the newest planes by slot, then a zero plane. `last`: each lane's
-    last row.
+    """Arrays of the rows' fields, by path. Each slot has the data of one row. For an image stack, it has only the
+    newest plane. `last` has the complete stacks of each lane's newest row.
     """
 
     def __init__(self, replay: Replay):
         self.k, self.R = replay.stack, replay.rows
-        n = self.empty = replay.lanes * replay.rows
+        n = self.empty = replay.lanes * replay.rows  # last slot of stacks: a plane of zeros
         fields = {p: f for p, f in tree.leaves(replay.spec) if p not in FLAGS}
         stacks = {p: f for p, f in fields.items() if replay.stacked(p, f)}
         shapes = {p: (n, *f.shape) for p, f in fields.items()} | {p: (n + 1, *f.shape[1:]) for p, f in stacks.items()}
@@ -384,7 +379,7 @@ class Columns:
         self.last: Leaves = {p: np.zeros((replay.lanes, *f.shape), f.dtype) for p, f in stacks.items()}
 
     def put(self, rows: Leaves, lanes: np.ndarray, slots: np.ndarray, extra: np.ndarray) -> None:
-        """Write rows [T, B, …] into slots [T, B], and planes that need separate rows (extra, see append_rows)."""
+        """Write rows [T, B, …] into slots [T, B]. `extra`: planes to write into EXTRA rows, see `append_rows`."""
         for path, array in self.arrays.items():
             array[slots] = rows[path][:, :, -1] if path in self.last else rows[path]
         for path, last in self.last.items():
@@ -394,7 +389,9 @@ class Columns:
                 self.arrays[path][extra[:, 0]] = rows[path][t, b, extra[:, 2]]
 
     def take(self, slots: np.ndarray, older: np.ndarray, parts: dict[str, int | slice], batch: Batch) -> None:
-        """Read the rows in `slots` [T, B] into a batch. parts: path → which of the T rows. Of stacks, all are read."""
+        """Read the rows in `slots` [T, B] into a batch. `parts`: for each path, which of the T rows to read. Fields
+        with image stacks are always read from all T rows.
+        """
         planes = slots
         if self.last:
             planes = plane_slots(slots.reshape(-1), self.R, self.k, older, self.empty)
@@ -418,9 +415,9 @@ class Columns:
 
 @compiled
 def sequence_rows(slots: np.ndarray, T: int, R: int, burn_in: int, flags: np.ndarray) -> tuple[np.ndarray, ...]:
-    """Return three arrays for items whose first trained row is in slots [B]: the slot of each row, int64 [T, B];
-    whether the row is in the episode and no filler, bool [T, B]; and whether the transition to the item's next row
-    exists, bool [T, B].
+    """Return the rows of sequences whose first trained rows are in slots [B], as three arrays [T, B]: the slot of each
+    row, int64; whether the row belongs to the episode (otherwise it is filler), bool; and whether a transition leads
+    from the row to the next row, bool.
     """
     B = slots.size
     at, real, valid = np.empty((T, B), np.int64), np.empty((T, B), np.bool_), np.empty((T, B), np.bool_)
@@ -445,7 +442,7 @@ def sequence_rows(slots: np.ndarray, T: int, R: int, burn_in: int, flags: np.nda
 
 
 class RecurrentStates:
-    """Stored recurrent states [lanes · anchors + 1, …] by path. The last is 0, for sequences that start an episode."""
+    """Stored recurrent states by path, [lanes · anchors + 1, …]. The last one is the zero state of a new episode."""
 
     def __init__(self, replay: Replay, index: ItemIndex):
         self.index, self.R, self.anchors, self.every = index, replay.rows, replay.anchors, replay.every
@@ -454,14 +451,14 @@ class RecurrentStates:
         self.arrays = {p: np.zeros((self.zero + 1, *f.shape), f.dtype) for p, f in leaves.items()}
 
     def _at(self, slots: np.ndarray) -> np.ndarray:
-        """Return the index of the stored state for each slot's row, int64 [n]."""
+        """Return the index of the recurrent state that is stored for the row in each slot, int64 [n]."""
         lanes = slots // self.R
         newest = self.index.lane[0, lanes] - 1
         number = newest - (newest - slots) % self.R  # number of the row in its lane
         return lanes * self.anchors + number // self.every % self.anchors
 
     def put(self, state: Batch, slots: np.ndarray) -> None:
-        """Store the recurrent states [B, …] before the rows in slots [B]. Only rows with the flag ANCHOR get one."""
+        """Store the recurrent states [B, …] before those rows in `slots` [B] that have the flag ANCHOR."""
         anchors = self.index.flags[slots] & ANCHOR > 0
         if self.arrays and anchors.any():
             at = self._at(slots[anchors])
@@ -469,8 +466,8 @@ class RecurrentStates:
                 self.arrays[path][at] = np.asarray(leaf)[anchors]
 
     def take(self, slots: np.ndarray, begins: np.ndarray) -> Batch:
-        """Return the recurrent states [B, …] before the rows in slots [B]. Where an episode starts (begins, bool [B]),
-        the state is 0.
+        """Return the recurrent states [B, …] before the rows in `slots` [B]. They are 0 where `begins`, bool [B], is
+        true.
         """
         if not self.arrays:
             return {}
@@ -483,11 +480,11 @@ BITS = dict(zip(FLAGS, (FIRST, TERMINATED, TRUNCATED), strict=True))  # field �
 
 
 class BadPriority(ValueError):
-    """Raised if a new priority for a replay is NaN, negative or infinite. No priority is changed then."""
+    """Raised if a new priority is NaN, negative or too large. No priorities have changed then."""
 
 
 def wrong_priority(ids: np.ndarray, priority: np.ndarray) -> str:
-    """Describe the first priority that is NaN, negative or infinite. Return "" if all are valid."""
+    """Describe the first priority that is NaN, negative or too large. Return "" if all are valid."""
     wrong = np.flatnonzero(~((priority >= 0.0) & (priority <= MOST)))
     if not len(wrong):
         return ""
@@ -496,7 +493,7 @@ def wrong_priority(ids: np.ndarray, priority: np.ndarray) -> str:
 
 
 class ReplayBuffer:
-    """Replay buffer, from which batches of past experience are drawn. A Replay has its options."""
+    """Replay buffer, from which batches of past experience are drawn. `replay`: its options."""
 
     def __init__(self, replay: Replay, seed: int, batches: bool = True):
         r, slots = replay, replay.lanes * replay.rows
@@ -542,15 +539,15 @@ class ReplayBuffer:
     def add(
         self, batch: Batch, lanes: Sequence[int] | np.ndarray | slice, state: Batch | None = None, overlap: bool = False
     ) -> float:
-        """Add rows [T, B, …] of B `lanes` (int array or slice). Over all calls, the rows of each lane must come in
-        order. Return the number of agent steps in these rows.
+        """Add rows [T, B, …] of B lanes, and return the number of their agent steps. The rows of each lane must come in
+        order.
 
-        state: recurrent state before row 0, [B, …].
-        overlap: whether the next call repeats the last row as its first row. If so, the last row is counted now, but
-            stored by the next call.
+        `lanes`: numbers of the lanes, int array or slice.
+        `state`: recurrent state before row 0, [B, …].
+        `overlap`: whether the next call begins with this call's last row. Only the next call then stores this row.
 
-        Raises ValueError if a lane is repeated, or if a stack does not continue the row before. Raises NotFinite if
-        initial priorities computed from the rows are not finite.
+        Raises ValueError if a lane is repeated, or if a stack does not continue the stack of the row before. Raises
+        NotFinite if initial priorities are not finite.
         """
         T = len(batch["first"]) - overlap
         if self.most < T:
@@ -590,8 +587,8 @@ class ReplayBuffer:
             self._put(added, first)
 
     def first_priorities(self, slots: np.ndarray) -> np.ndarray | float:
-        """Return the initial priorities of the items in `slots`: the largest priority so far for all, or one priority
-        for each item from the outputs of the acting policy (Ape-X, R2D2). Raises NotFinite if a priority is not finite.
+        """Return the initial priorities of the items in `slots`: the largest priority so far, or the items' TD errors,
+        float64 [n]. Raises NotFinite if a TD error is not finite.
         """
         r, sampler = self.replay, self.sampler
         assert sampler is not None
@@ -610,7 +607,7 @@ class ReplayBuffer:
         return error
 
     def _row_errors(self, slots: np.ndarray, eps: float) -> np.ndarray:
-        """Return |h(G + D·h⁻¹(value)) - chosen| [n] of windows that start in `slots`. eps: ε of h. 0: without h."""
+        """Return TD errors |h(G + D·h⁻¹(value)) - chosen| [n] of windows from `slots`. `eps`: ε of h, or 0 for no h."""
         end, total, discount = n_step_windows(slots, *self.windows)
         ahead = self.columns.arrays["value"][end]
         ahead = unscale(ahead, eps) if eps else ahead
@@ -619,14 +616,14 @@ class ReplayBuffer:
         return np.abs(goal - self.columns.arrays["chosen"][slots]).astype(np.float64)
 
     def _put(self, slots: np.ndarray, priority: np.ndarray | float) -> None:
-        """Set the priorities of slots: float64 [n], or one for all. 0 clears. For a repeated slot, the last counts."""
+        """Set the priorities of `slots`: float64 [n], or one number for all. A slot with priority 0 is never drawn."""
         if self.sampler is not None and len(slots):
             alpha = self.sampler.alpha
             mass = np.asarray(priority**alpha if alpha else priority > 0, np.float64)
             self.tree.put(slots, mass if mass.ndim else np.full(len(slots), mass))
 
     def trim(self) -> int:
-        """Remove the oldest items beyond a soft capacity or a growing window's limit. Return their number."""
+        """Remove the oldest items beyond `Replay.limit`. Return the number of removed items."""
         removed = remove_oldest(self.index, self.size - self.replay.limit(self.inserted), self.R)
         self._put(removed, 0.0)
         return len(removed)
@@ -638,8 +635,8 @@ class ReplayBuffer:
     # the two may continue, however many rows are added at once. `drawn` and `batch` are counted in trained rows.
 
     def due(self, batches: int = 1, coming: float = 0.0) -> bool:
-        """Tell whether learning may sample `batches` more batches, after `coming` more agent steps. batches=0: tell
-        whether the last batch, if it was sampled early, is due by then.
+        """Tell whether learning may draw `batches` more batches without exceeding `Replay.ratio`, once `coming` more
+        agent steps are added. Before the first `Replay.start` agent steps, it may not.
         """
         r, counts = self.replay, self.index.counts
         if self.steps < r.start or not counts[SIZE]:
@@ -651,15 +648,15 @@ class ReplayBuffer:
 
     @property
     def room(self) -> bool:
-        """Tell whether acting may add whole rollouts, because drawing is less than `slack` batches behind."""
+        """Whether acting may add more rollouts. It must wait if learning is `slack` or more batches behind `ratio`."""
         return self.replay.ratio is None or not self.due(self.replay.slack)
 
     def sample(self, left: float = 1.0, into: Batch | None = None) -> Batch:
-        """Draw a batch of items, see docs/concepts/replay.md. Its arrays are valid until `buffers` further calls.
-        Raises ValueError if no item may be drawn.
+        """Draw a batch of items, see docs/concepts/replay.md. Its arrays are valid until `Replay.buffers` further
+        calls. Raises ValueError if the buffer has no items.
 
-        left: remaining share of the run, which determines β.
-        into: the caller's arrays for the whole batch, as `Replay.drawn` describes them.
+        `left`: remaining fraction of the run, which determines β.
+        `into`: arrays for the batch, with the shapes of `Replay.drawn`. None: use arrays of the buffer.
         """
         r, index, n = self.replay, self.index, self.replay.batch
         if not index.counts[SIZE]:
@@ -685,7 +682,7 @@ class ReplayBuffer:
         return into
 
     def _draw(self, sampler: Proportional, left: float) -> tuple[np.ndarray, np.ndarray]:
-        """Draw slots in proportion to p^α. Return them, int64 [n], with their importance weights, float32 [n]."""
+        """Draw slots by their priorities. Return the slots, int64 [n], and importance weights, float32 [n]."""
         n, u = self.replay.batch, sampler.mixture
         slots = self.tree.draw(self.rng, n, sampler.stratified)
         if u:
@@ -698,8 +695,8 @@ class ReplayBuffer:
         return slots, (weight / weight.max()).astype(np.float32)
 
     def _read_sequences(self, slots: np.ndarray, batch: Batch) -> Batch:
-        """Read each item's burn_in + sequence + n_step rows into a batch. Return the fields that are not in `columns`,
-        including the recurrent states before the rows.
+        """Read sequences into the arrays of `batch`. Return the fields that are not read from arrays of rows: flags,
+        `valid` and the recurrent states before the sequences.
         """
         r, index = self.replay, self.index
         at, real, valid = sequence_rows(slots, r.length, self.R, r.burn_in, index.flags)
@@ -711,9 +708,8 @@ class ReplayBuffer:
         return extras | {"valid": valid, "state": self.states.take(at[0], extras["first"][0])}
 
     def update_priorities(self, ids: ArrayLike, priority: ArrayLike) -> int:
-        """Set the priorities [B] of the items with `ids` [B]. For a repeated id, the last counts. Return the number of
-        priorities that are late, because their items were already removed. Raises BadPriority, before any change, if
-        one is wrong.
+        """Set the priorities [B] of the items with these `ids` [B]. For a repeated id, the last priority counts. Return
+        the number of ids whose items were already removed. Raises BadPriority if a priority is not allowed.
         """
         ids, given = np.asarray(ids, np.int64), np.asarray(priority, np.float64)
         if ids.ndim != 1 or given.shape != ids.shape:
@@ -731,7 +727,7 @@ class ReplayBuffer:
         return late
 
     def priorities(self, slots: np.ndarray) -> np.ndarray:
-        """Return the priorities of the items in `slots`, float64 [n]. Without a sampler, all are 1."""
+        """Return the priorities of the items in `slots`, float64 [n]. Without a sampler, all priorities are 1."""
         if self.sampler is None:
             return np.ones(len(slots))
         mass = self.tree.leaves[slots]
@@ -741,13 +737,13 @@ class ReplayBuffer:
 
     @property
     def nbytes(self) -> int:
-        """Number of bytes of memory that the buffer uses, including the arrays for drawn batches."""
+        """Memory of the buffer in bytes, including the arrays for drawn batches."""
         parts = (self.index._asdict(), self.columns.arrays, self.columns.last, self.states.arrays)
         priorities = self.tree.nodes.nbytes if self.sampler is not None else 0
         return sum(a.nbytes for part in parts for a in part.values()) + priorities + self._own_nbytes
 
     def metrics(self) -> dict[str, float]:
-        """Return counts since the start, the current state (age in agent steps), and quantiles of some priorities."""
+        """Return the buffer's metrics, such as its size and the mean age of its items in agent steps."""
         counts, size, since = self.index.counts, self.size, self.steps - self.replay.start
         evicted = int(counts[EVICTED])
         metrics = {

@@ -1,8 +1,8 @@
-"""Replay worker: a worker process that holds a replay (memory of past experience). Imports no torch.
+"""Replay worker: a process that holds a replay buffer (memory of past experience). Imports no torch.
 
-It stores the rollouts of its share of the actors, keeps drawn batches ready for the learners, and takes new priorities
-from them. A lost replay worker is replaced by one with an empty replay, which draws batches only after `start` agent
-steps. Until then, learners use the other replays, and the batches that the lost worker had handed out.
+A replay worker stores the rollouts of some actors, prepares batches for the learners, and receives new priorities from
+them. If a replay worker is lost, its replacement starts with an empty buffer. Until this buffer has received `start`
+agent steps, learners use the other replay workers.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ def report_replay(ctx: WorkerContext, buffer: ReplayBuffer) -> None:
 
 
 def replay_folder(ctx: WorkerContext, index: int | None = None) -> str:
-    """Return the folder of a worker's replay in a checkpoint. index: number of another worker of the same role."""
+    """Return the folder of worker `index`'s replay in a checkpoint. By default, `index` is this worker's."""
     return f"replay/{ctx.role}-{ctx.index if index is None else index}"
 
 
 def restore_replay(ctx: WorkerContext, buffer: ReplayBuffer, replicas: int = 1) -> bool:
-    """Load this worker's replay buffer from the checkpoint. Return False if it was not saved. Raises UserError.
-    replicas: number of workers that make equally many updates. If the replay of one is missing, all start empty.
+    """Load this worker's replay buffer from the checkpoint of a resumed run. If the checkpoint lacks the replay of one
+    of the `replicas` workers, leave the buffer empty and return False. Raises UserError.
     """
     root = checkpoint.open_checkpoint(ctx.resume).path
     path = root / replay_folder(ctx)
@@ -85,8 +85,8 @@ _FRESH, _KEPT = 0, 1
 
 
 class SampleQueue(SharedQueue):
-    """Queue of batches from replay workers (consumers of `queue`, each with a `replay`) to `learners` learners. New
-    priorities of the items go back the same way.
+    """Queue that carries batches from replay workers to learners, and new priorities back. The replay workers take
+    rollouts from `queue`. `replay`: options of each worker's replay buffer.
     """
 
     memory: ClassVar[str] = "replay"
@@ -113,7 +113,7 @@ class SampleQueue(SharedQueue):
         return self._stream.bell(i // self.learners)
 
     def crossing(self) -> Crossing:
-        """Return the flows to other machines. Replay workers wait for the semaphores of the rollout queue."""
+        """Return the flows that connect replay workers and learners on different machines."""
         from polyplay.buffers.queue_flows import asking, queue_flows
 
         memories = [End("out", m) for m in range(self.replay_workers)]
@@ -125,15 +125,15 @@ class SampleQueue(SharedQueue):
         return Crossing(flows, bells + [(self._stream.bell(end.i), end) for end in memories], self.close)
 
     def item(self, slot: int) -> Batch:
-        """Return the batch in a slot, with the fields of `ReplayBuffer.sample`. Its arrays are views of the slot."""
+        """Return the batch in a slot, with the fields of `ReplayBuffer.sample`. The arrays are views of the slot."""
         return tree.at(self._items, slot)
 
     def writer(self, m: int, by: int = 0) -> SampleWriter:
-        """Return replay worker `m`'s end of the queue. by: the worker's incarnation, new for each replacement."""
+        """Return replay worker `m`'s access to the queue. `by`: incarnation (changes if the worker is replaced)."""
         return SampleWriter(self, m, by)
 
     def reader(self, c: int) -> SampleReader:
-        """Return the end of the queue from which learner `c` takes batches."""
+        """Return learner `c`'s access to the queue, from which it takes batches."""
         return SampleReader(self, c)
 
     # ------------------------------------------------------------------------------------ how far learning is
@@ -142,16 +142,16 @@ class SampleQueue(SharedQueue):
     version = property(lambda self: int(self._learning[_VERSION]))  # number of updates
 
     def learnt(self, left: float, version: int) -> None:
-        """Publish the progress of learner 0 to the replay workers."""
+        """Publish learner 0's progress to the replay workers: remaining fraction of the run, and number of updates."""
         self._learning[_LEFT], self._learning[_VERSION] = left, version
 
     @property
     def news(self) -> bool:
-        """Tell whether replay workers have stored more agent steps since learner 0 last called `fresh`."""
+        """Whether replay workers have stored agent steps since the last call of `fresh`."""
         return bool(self._remembering[:, _FRESH].sum() > self._learning[_COUNTED])
 
     def fresh(self, kept: bool = False) -> float:
-        """Return the agent steps stored since learner 0's last call. kept: count only steps in saved replays."""
+        """Return the agent steps stored since the last call. `kept`: count only steps that a checkpoint has saved."""
         total = self._remembering[:, _KEPT if kept else _FRESH].sum()
         new = max(0.0, float(total - self._learning[_COUNTED]))
         self._learning[_COUNTED] += new
@@ -159,8 +159,7 @@ class SampleQueue(SharedQueue):
 
 
 class SampleContent:
-    """Content of slots as it is sent between machines: a batch with its marks. On the way back, it is the priorities,
-    and whether any were set.
+    """Access to the slots of a SampleQueue, for flows between machines. Batches are sent to learners, priorities back.
     """
 
     def __init__(self, samples: SampleQueue):
@@ -182,8 +181,8 @@ class SampleContent:
 
 
 class SampleWriter:
-    """The end of the queue at which a replay worker fills slots. A replacement takes over the slots that its lost
-    predecessor was filling.
+    """A replay worker's access to the queue, which fills slots. If the worker replaces a lost one, it first fills the
+    slots that the lost worker was filling.
     """
 
     def __init__(self, samples: SampleQueue, m: int, by: int):
@@ -193,8 +192,8 @@ class SampleWriter:
         self.empty = deque(samples.held(self.pairs, FILLING))
 
     def back(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Yield (ids, priorities) of the slots that learners returned. Slots that an earlier incarnation (a lost
-        predecessor) filled are left out.
+        """Take back the slots that learners returned. Yield (ids, priorities) of each slot with new priorities.
+        Priorities for items of a lost worker are dropped.
         """
         marks = self.samples.marks
         for ring in self.samples._empty[self.pairs]:
@@ -206,12 +205,12 @@ class SampleWriter:
 
     @property
     def away(self) -> int:
-        """Number of slots that this incarnation of the worker has filled and that have not yet returned."""
+        """Number of slots that this worker has filled and not yet taken back."""
         mine = self.samples.marks[:, _BY].reshape(-1, self.samples.share)[self.pairs] == self.mark
         return int(mine.sum()) - sum(bool(self.samples.marks[t, _BY] == self.mark) for t in self.empty)
 
     def fill(self, draw: Callable[[Batch], Any]) -> None:
-        """Let draw(batch) fill the empty slot that returned first. Then hand the slot to its learner."""
+        """Call `draw` to write a batch into an empty slot, and hand the slot to its learner."""
         slot = self.empty[0]
         self.samples.marks[slot, _SCORED] = 0
         draw(self.samples.item(slot))
@@ -220,7 +219,7 @@ class SampleWriter:
         self.samples._full[slot // self.samples.share].put(slot)
 
     def inserted(self, steps: float) -> None:
-        """Count agent steps that this worker has stored in its replay."""
+        """Add `steps` to the number of agent steps that this worker has stored."""
         self.cells[_FRESH] += steps
 
     def answer(self, version: int, failed: bool = False) -> None:
@@ -229,8 +228,8 @@ class SampleWriter:
 
 
 class SampleReader:
-    """The end of the queue at which a learner takes batches. A replacement returns its lost predecessor's slots without
-    new priorities.
+    """A learner's access to the queue, from which it takes batches. If the learner replaces a lost one, it first
+    returns the slots that the lost learner was reading.
     """
 
     def __init__(self, samples: SampleQueue, c: int):
@@ -255,7 +254,7 @@ class SampleReader:
                     yield None
 
     def give(self, slot: int, priority: np.ndarray | None) -> None:
-        """Give a slot back to its replay worker. priority: new priorities [B] of the slot's items, if any."""
+        """Return a slot to its replay worker. `priority`: new priorities [B] of the items in the slot, if any."""
         samples = self.samples
         if priority is not None:
             samples.priority[slot] = priority
@@ -263,7 +262,9 @@ class SampleReader:
         samples._empty[slot // samples.share].put(slot)
 
     def gather(self, version: int, patience: float, last: bool = False) -> Iterator[None]:
-        """Wait, without a limit, for all replay workers' parts of checkpoint `version`. last: it is the run's last."""
+        """Request all replay workers' parts of checkpoint `version`. Yield until all workers have answered.
+        `last`: whether this is the run's last checkpoint.
+        """
         self.samples.ask(0, version, last)
         for m in range(self.samples.replay_workers):
             self.samples._stream.bell(m).post()
@@ -274,7 +275,7 @@ class SampleReader:
 
 
 class ReplayShard:
-    """Replay of one replay worker. It has a share of the actors and of the capacity, and paces its own draws."""
+    """Replay buffer of a replay worker. Stores rollouts of some actors, and draws batches as `Replay.ratio` allows."""
 
     def __init__(self, ctx: WorkerContext, queue: RolloutQueue, samples: SampleQueue, trim: int):
         self.ctx, self.queue, self.samples, self.trim = ctx, queue, samples, trim
@@ -293,11 +294,11 @@ class ReplayShard:
         self.rollouts = queue.batches(1).consumer(ctx.index, log=self._set_lane, wait=False)
 
     def _set_lane(self, slots: list[int]) -> None:
-        """Set the first lane of the next slot's producer: the producer's index in this shard times `queue.lanes`."""
+        """Set `lane` to this buffer's number of the first lane of the actor that filled the slot."""
         self.lane = slots[0] // self.queue.share // self.queue.consumers * self.queue.lanes
 
     def step(self) -> bool:
-        """Take new priorities, draw a batch and store a rollout, each if possible. Return whether anything was done."""
+        """Take new priorities, draw a batch and store a rollout, if possible. Return False if nothing was done."""
         with self.ctx.counters.timed("replay"):
             busy = self.update_priorities()
             if self.writer.empty and self.buffer.due():
@@ -313,7 +314,7 @@ class ReplayShard:
             return busy or taken is not None
 
     def update_priorities(self) -> bool:
-        """Take the learners' new priorities, and return whether any came. Trim the buffer every `trim` updates."""
+        """Store new priorities from learners, and return whether any came. Every `trim` updates, trim the buffer."""
         busy = False
         for ids, priority in self.writer.back():
             self.buffer.update_priorities(ids, priority)
@@ -331,7 +332,7 @@ class ReplayShard:
     # ------------------------------------------------------------------------------------------------ saving
 
     def save(self, version: int) -> Iterator[None]:
-        """Wait until this replay's actors have written their parts of the checkpoint. Then write the replay's part."""
+        """Wait until this worker's actors have written their parts of the checkpoint, then write the replay."""
         ctx, failed = self.ctx, False
         self.update_priorities()
         lost = yield from actor_checkpoint.wait_for_actors(ctx, self.queue, version, self.samples.last(self.writer.m))
@@ -356,10 +357,8 @@ class ReplayShard:
 
 
 def serve_replay(ctx: WorkerContext, *, source: RolloutQueue, out: SampleQueue, evict_every: int = 0) -> Iterator[None]:
-    """Run a replay worker: store the rollouts of a share of `source`'s actors, and fill `out` with batches drawn from
-    them.
-
-    evict_every: learner updates between two trims of a soft replay to its capacity. 0: never.
+    """Run a replay worker: store the rollouts of some actors of `source`, and fill `out` with batches.
+    `evict_every`: number of updates after which a soft replay is trimmed to its capacity. 0: never.
     """
     shard = ReplayShard(ctx, source, out, evict_every)
     while True:

@@ -1,11 +1,11 @@
-"""Queue that carries rollouts from actors (acting workers) to learners, in shared memory.
+"""Queue that carries rollouts from actors (acting workers) to learners, in shared memory. Imports no torch.
 
-A rollout lies in a slot of fixed size. A slot holds rows [T+1, lanes], as in docs/concepts/rows.md, and the recurrent
-state before row 0 or before each window. Only the numbers of empty and full slots travel, through rings (ring buffers).
+A slot is memory for one rollout. It holds rows [T+1, lanes] (docs/concepts/rows.md), and the recurrent state before row
+0 or before each window of rows. Workers do not send rollouts to each other. They only exchange the numbers of empty and
+full slots, through ring buffers (rings) with one writer and one reader each.
 
-Every producer (actor) owns a share of the slots and feeds one consumer (learner): producer p feeds consumer p mod
-consumers. If every consumer learns a different agent's policy (`per_agent`), a producer feeds all consumers, and each
-commit names one consumer. Every ring has one writer and one reader. Imports no torch.
+Every producer (actor) owns some of the slots. Producer p hands its full slots to consumer (learner) p mod consumers.
+With `per_agent`, each consumer trains a different agent, and the producer chooses the consumer of each slot.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ FILLING, READING = 1, 2
 
 
 class Queue(Edge):
-    """Edge (object that workers share) that one role has as `out`, to write, and another as `source`, to read."""
+    """Queue between workers. The workers that write have it as argument `out`, those that read as argument `source`."""
 
     def arrows(self) -> list[Arrow]:
-        """Return the arrow of this queue in a diagram. See Edge."""
+        """Return the arrow of this queue in a diagram."""
         return [Arrow(self.label(), ("out",), ("source",))]
 
 
@@ -49,10 +49,10 @@ class SharedQueue(Closable, Queue, ABC):
     """Queue of slots between processes, in shared memory.
 
     Every pair of a writer and a reader has two rings (ring buffers) of slot numbers: one for empty slots, one for full
-    slots. So every ring has one writer and one reader, no lock is needed, and a killed process leaves none. The reader
-    of pair i is i mod `readers`. Each group of `each` consecutive pairs owns `share` slots.
+    slots. A ring has one writer and one reader, so it needs no lock. The reader of pair i is i mod `readers`. Each
+    group of `each` consecutive pairs owns `share` slots.
 
-    A reader may request its writers' parts of a checkpoint. Writer i answers reader i mod the number of such readers.
+    The first asks[0] readers may request parts of a checkpoint. Writer i answers the requests of reader i mod asks[0].
     """
 
     LOCAL = ("use", "_empty", "_full", "ends")
@@ -65,9 +65,9 @@ class SharedQueue(Closable, Queue, ABC):
     def __init__(
         self, trees: Spec, slots: int, pairs: int, readers: int, asks: tuple[int, int], bells: int = 0, each: int = 1
     ):
-        """trees: arrays besides the declared ones.
-        asks: number of readers that request parts of checkpoints, and number of writers that answer.
-        bells: number of semaphores besides one per reader.
+        """`trees`: arrays to add to those of the class.
+        `asks`: number of readers that may request parts of checkpoints, and number of writers that answer.
+        `bells`: number of semaphores in addition to one for each reader.
         """
         self.slots, self.share, self.readers, self.each, self.asks = slots, slots * each // pairs, readers, each, asks
         super().__init__(readers + bells, **trees)
@@ -84,7 +84,7 @@ class SharedQueue(Closable, Queue, ABC):
 
     @abstractmethod
     def writer_bell(self, i: int) -> Semaphore:
-        """Return the semaphore of pair `i`'s writer. It gets a token for every slot that becomes empty again."""
+        """Return the semaphore of pair `i`'s writer. It is posted whenever a slot becomes empty."""
 
     @property
     def depth(self) -> int:
@@ -92,26 +92,26 @@ class SharedQueue(Closable, Queue, ABC):
         return int((self.ends[:, 1] - self.ends[:, 0]).sum())
 
     def held(self, pairs: slice, holder: int) -> list[int]:
-        """Return the slots of these pairs that are in no ring and that `holder` was the last to take."""
+        """Return the slots of these pairs that are in no ring and are marked as held by `holder`, such as FILLING."""
         known = {slot for ring in self._empty[pairs] + self._full[pairs] for slot in ring.peek()}
         owners = sorted({i // self.each for i in range(len(self._full))[pairs]})
         own = np.arange(self.slots).reshape(-1, self.share)[owners].ravel().tolist()
         return [s for s in own if s not in known and self.use[s] == holder]
 
     def ask(self, c: int, version: int, last: bool = False) -> None:
-        """Request parts of the checkpoint of update `version` from the writers that answer reader `c`. Version -1
-        withdraws the request. last: this is the run's last checkpoint, so the writers' later work is not used.
+        """Request the writers' parts of the checkpoint of update `version` for reader `c`. Version -1 withdraws the
+        request. If `last` is set, this is the run's last checkpoint.
         """
         self._last[c] = last
         self._asked[c] = version + 1
 
     def asked(self, i: int) -> int | None:
-        """Return the update whose checkpoint waits for writer `i`'s part. Return None if no checkpoint waits for it."""
+        """Return the update whose checkpoint needs a part from writer `i`. Return None if no request is open."""
         wanted = int(self._asked[i % len(self._asked)])
         return wanted - 1 if wanted > abs(self.answered[i]) else None
 
     def last(self, i: int) -> bool:
-        """Tell whether the checkpoint that was requested from writer `i` is the last of the run."""
+        """Tell whether the last request to writer `i` was for the run's last checkpoint."""
         return bool(self._last[i % len(self._last)])
 
     def answer(self, i: int, version: int, failed: bool = False) -> None:
@@ -122,7 +122,7 @@ class SharedQueue(Closable, Queue, ABC):
         return [i for i in self._answering(c) if abs(self.answered[i]) < version + 1]
 
     def failed(self, c: int) -> list[int]:
-        """Return the writers that could not write the part of a checkpoint that reader `c` requested last."""
+        """Return the writers that failed to write their part of the checkpoint that reader `c` requested last."""
         return [i for i in self._answering(c) if self.answered[i] < 0]
 
     def _answering(self, c: int) -> range:
@@ -133,7 +133,7 @@ Log = Callable[[list[int]], None]  # called with the slots of each batch
 
 
 class QueueBatches:
-    """The end of a queue from which learners take batches. Each batch consists of `n` slots."""
+    """View of a queue, from which learners read batches of `n` slots."""
 
     queue: Any  # a RolloutQueue or a TrainingQueue
     n: int
@@ -141,7 +141,7 @@ class QueueBatches:
     edge = property(lambda self: self.queue)
 
     def nbytes(self, policy: PolicyLike) -> float:
-        """Return the bytes of the memory for one batch. A batch of one slot needs none, because it is not copied."""
+        """Return the bytes of memory that a batch needs in addition to its slots. A batch of one slot needs none."""
         return self.queue.nbytes / self.queue.slots * self.n if self.n > 1 else 0.0
 
     @property
@@ -169,19 +169,19 @@ class PolicyLike(Protocol):
 
 
 def row_spec(obs: Spec, policy: Spec, mask: Spec | None = None, team: Spec | None = None) -> Spec:
-    """Return the fields of a row (data of one step of a lane): `obs`, the fields in ROWS, and the policy's (action,
-    logp, value). If given, the mask of legal actions and the fields of a team are added.
+    """Return the fields of a row (data of one step of a lane): `obs`, the fields in ROWS, the outputs of the policy
+    and, if given, the mask of legal actions and the fields of a team.
     """
     return {"obs": obs, **({} if mask is None else {"mask": mask}), **ROWS, **(team or {}), **policy}
 
 
 def rows_of(spec: EnvSpec, policy: Spec) -> Spec:
-    """Return the fields of a row (data of one step of a lane) for these environments and the fields of this policy."""
+    """Return the fields of a row (data of one step of a lane) for these environments and the outputs `policy`."""
     return row_spec(spec.obs, policy, spec.mask, spec.own_fields)
 
 
 class RolloutSlots:
-    """Slots of a worker that acts and learns in turn. The worker fills all slots, trains on them, and starts again."""
+    """Memory of rollouts for a worker that acts and learns in turn. The worker fills all slots, then trains on them."""
 
     committed = 0  # number of rollouts handed to another worker
     window = 0  # 0: the recurrent state is stored only before a rollout
@@ -197,7 +197,9 @@ UNWRITTEN = -1  # version of a row that is not written yet
 
 
 def slots_per_batch(batch: int, lanes: int, actors: int, slots: int, learners: int, lag: int) -> int:
-    """Return the number of slots in a learner's part of `batch` trajectories. Raises UserError: it can't be filled."""
+    """Return the number of slots (rollouts) that each learner takes for an update. `batch`: number of trajectories of
+    an update, for all learners together. Raises UserError if so large a batch can never be filled.
+    """
     each, rest = divmod(batch, learners * lanes)
     if rest or not each:
         raise UserError(f"--batch {batch} is not a multiple of --learners {learners} x --lanes {lanes}")
@@ -212,7 +214,7 @@ def slots_per_batch(batch: int, lanes: int, actors: int, slots: int, learners: i
 
 
 class RolloutQueue(SharedQueue):
-    """Queue of rollouts from `producers` actors to `consumers` learners. Each of its `slots` slots holds one rollout:
+    """Queue of rollouts from `producers` actors to `consumers` learners. It has `slots` slots, each for one rollout:
     T+1 rows (steps) of `lanes` lanes (parallel environments).
     """
 
@@ -236,9 +238,9 @@ class RolloutQueue(SharedQueue):
         per_agent: bool = False,
         window: int = 0,
     ):
-        """groups: number of groups of an actor's lanes. Each group fills one slot per round.
-        per_agent: whether every producer feeds all consumers.
-        window: rows per window, if the state before each window is stored. 0: only the state before the rollout.
+        """`groups`: number of groups of an actor's lanes. Each group fills a separate slot.
+        `per_agent`: whether every producer hands slots to all consumers, each of which trains a different agent.
+        `window`: number of rows between two stored recurrent states. 0: store only the state before each rollout.
         """
         if slots % producers or (producers < consumers and not per_agent):
             raise ValueError(f"{slots} slots for {producers} producers and {consumers} consumers do not divide")
@@ -262,8 +264,8 @@ class RolloutQueue(SharedQueue):
         per_agent: bool = False,
         window: int = 0,
     ) -> RolloutQueue:
-        """Return a queue for rollouts of T steps from `actors` workers with these environments and this network. slots:
-        number of slots for each group of an actor's lanes (lanes that step together).
+        """Return a queue for rollouts of T steps from `actors` workers with these environments and this network.
+        `slots`: number of slots for each group of an actor's lanes (parallel environments that step together).
         """
         rows, width = rows_of(envs.spec, policy.spec()), envs.lanes // envs.groups
         n = actors * slots * envs.groups
@@ -287,51 +289,51 @@ class RolloutQueue(SharedQueue):
         return Crossing(flows, bells, self.close)
 
     def waiting(self, c: int) -> np.ndarray:
-        """Return how many full slots wait for consumer `c`: int64, one number for each producer that feeds it."""
+        """Return the number of full slots from each producer that wait for consumer `c`, int64 [producers of `c`]."""
         ends = self.ends[c :: self.consumers]
         return ends[:, 1] - ends[:, 0]
 
     def pairs(self, p: int) -> slice:
-        """Return the pairs of producer `p`, as a slice: one pair with each consumer that the producer feeds."""
+        """Return the pairs of producer `p`: one for each consumer to which it hands slots."""
         return slice(p * self.each, (p + 1) * self.each)
 
     def producer(self, p: int) -> Producer:
-        """Return producer `p`'s end. A replacement of a lost worker gets the slots that this worker was filling."""
+        """Return producer `p`'s access to the queue. It first fills the slots that a lost producer `p` was filling."""
         return Producer(self, p)
 
     def made(self, p: int) -> int:
-        """Return the number of rollouts that producer `p` has handed over, in this run and earlier ones."""
+        """Return the number of rollouts that producer `p` has handed over, also before the run was resumed."""
         return int(self.base[p]) + int(self.ends[self.pairs(p), 1].sum())
 
     def learnt(self, p: int) -> int:
-        """Return the number of rollouts that learners have taken from producer `p`, in this run and earlier ones."""
+        """Return the number of rollouts that learners took from producer `p`, also before the run was resumed."""
         return int(self.base[p]) + int(self.ends[self.pairs(p), 0].sum())
 
     def batches(self, n: int, in_turn: bool = False) -> RolloutBatches:
-        """Return the learners' end of the queue, which gives batches of `n` slots. `.consumer(c)` returns an iterator
-        for learner `c`.
+        """Return an object that reads this queue in batches of `n` slots. Its method `consumer(c)` gives learner `c`'s
+        iterator.
 
-        in_turn: whether to take rollouts from producers strictly in turn, equally often from each. Otherwise, a fast
-            actor's next rollout may be taken before a slow actor's rollout, whose lag then exceeds the limit.
+        `in_turn`: whether to take rollouts from the producers in a fixed order, equally often from each. Otherwise,
+            learners take what is full, so that a slow actor's rollout may become older than the lag allows.
         """
         return RolloutBatches(self, n, in_turn)
 
     def bell(self, c: int) -> Semaphore:
-        """Return the semaphore that gets a token whenever there is something new for consumer `c`."""
+        """Return the semaphore that wakes consumer `c`, for example when a slot becomes full."""
         return self._bells[c]
 
     def reclaim(self, c: int) -> None:
-        """Release the slots that consumer `c`'s predecessor (lost, or in an earlier run) was reading."""
+        """Give back the slots that an earlier process of consumer `c` was reading when it ended."""
         for slot in self.held(slice(c, None, self.consumers), READING + (self.each > 1) * c):
             self.give_back(c, slot)
 
     def give_back(self, c: int, slot: int) -> None:
-        """Return a slot that consumer `c` has read."""
+        """Return a slot, which consumer `c` has read, to its producer."""
         self._empty[slot // self.share * self.each + (self.each > 1) * c].put(slot)
 
 
 class Producer:
-    """The end of a RolloutQueue to which one actor writes."""
+    """An actor's access to a RolloutQueue, which fills slots."""
 
     def __init__(self, queue: RolloutQueue, p: int):
         self.queue, self.p, self.T, self.rows, self.state = queue, p, queue.T, queue.rows, queue.state
@@ -363,15 +365,15 @@ class Producer:
 
     @property
     def committed(self) -> int:
-        """Number of rollouts that this producer has handed over, including those of lost predecessors."""
+        """Number of rollouts that this producer and the lost ones that it replaces have handed over."""
         return self.queue.made(self.p)
 
     def made(self, to: int) -> int:
-        """Return the number of rollouts handed to one consumer. to: index among the consumers of this producer."""
+        """Return the number of rollouts that this producer has handed to its consumer number `to`."""
         return int(self._full[to]._tail[0])
 
     def flight(self) -> Batch:
-        """Return copies of the rollouts that no learner has taken yet. All learners must be waiting during the call."""
+        """Return copies of the rollouts that no learner has taken yet. No learner may take any during the call."""
         whole = {"rows": self.rows, "state": self.state, "by": self.queue.by}
         found: Batch = {}
         for to, ring in enumerate(self._full):
@@ -381,13 +383,13 @@ class Producer:
         return found
 
     def save(self) -> Batch:
-        """Return for each consumer how many slots were taken so far and how many are being read. No worker may run."""
+        """Return how many slots each consumer has taken and is reading. No worker may run during the call."""
         pairs = self.queue.pairs(self.p)
         reading = [len(self.queue.held(slice(i, i + 1), self._reader(i))) for i in range(pairs.start, pairs.stop)]
         return {"taken": self.queue.ends[pairs, 0].copy(), "reading": np.array(reading)}
 
     def load(self, saved: Batch, flight: Batch) -> None:
-        """Restore what `save` and `flight` returned. The queue must be unused, and its consumers not yet started."""
+        """Restore what `save` and `flight` returned, in an unused queue whose consumers have not started yet."""
         pairs = self.queue.pairs(self.p)
         self.queue.ends[pairs] = saved["taken"][:, None]
         self.give(flight)
@@ -396,12 +398,11 @@ class Producer:
                 self._take(self._reader(i))
 
     def _reader(self, pair: int) -> int:
-        """Return the mark of slots that a pair's consumer is reading."""
         return READING + (pair - self.queue.pairs(self.p).start)
 
     def give(self, flight: Batch, reading: int = 0) -> None:
-        """Put the rollouts of `flight` into an unused queue. reading: number of slots that the learner had not
-        returned. These slots are missing until the learner starts.
+        """Put the rollouts of `flight` into an unused queue. `reading`: number of slots that the learner was reading.
+        They are reserved until the learner starts and returns them.
         """
         for i in range(len(flight)):
             slot, kept = self.slot(), flight[str(i)]
@@ -414,8 +415,8 @@ class Producer:
             self._bell.wait(0)  # the slot's token
 
     def commit(self, slot: int, by: int = 0, to: int = 0) -> None:
-        """Hand a finished slot to the learner, or to learner `to` if there are several. Only the slot's number is sent.
-        by: incarnation of the actor (number that changes when the actor is replaced).
+        """Hand a finished slot to the learner. Raises RuntimeError if rows of the slot were not written. `by`:
+        incarnation of the actor, a number that changes when the actor is replaced. `to`: number of the consumer.
         """
         self.queue.by[slot] = by
         if (self.rows["version"][slot] == UNWRITTEN).any():
@@ -424,7 +425,7 @@ class Producer:
 
 
 class RolloutBatches(QueueBatches):
-    """Source of rollouts for learners: a description, from which each learner makes an iterator (`consumer`)."""
+    """Batches of `n` rollouts from a RolloutQueue. Each learner calls `consumer` to get an iterator."""
 
     queue: RolloutQueue
 
@@ -440,18 +441,16 @@ class RolloutBatches(QueueBatches):
     def consumer(
         self, c: int, log: Log = lambda slots: None, join: Collator | None = None, wait: bool = True
     ) -> Iterator[tuple[Batch, Batch] | None]:
-        """Yield batches (rows [T+1, n·lanes, …], state [n·lanes, …]). Yield None if no batch came for a while. Raises
-        Closed.
+        """Yield batches for learner `c`: rows [T+1, n·lanes, …], and recurrent states [n·lanes, …]. Yield None if no
+        batch came for a while. Raises Closed.
 
         The arrays are valid until the next batch is requested. Then the slots return to their producers. No slot is
-        taken before a whole batch is ready.
+        taken before a whole batch is ready. With `per_agent`, however, each full slot is copied and returned at once,
+        so that actors never wait for the rest of a batch.
 
-        With `per_agent`, each rollout is copied into the batch when it arrives, and its slot returns at once. So
-        incomplete batches do not block actors, and the memory in flight does not grow with the number of agents.
-
-        log: called with the slots of every batch.
-        join: replaces the default Collator.
-        wait: whether to wait for `patience` seconds before yielding None.
+        `log`: function that is called with the slots of every batch.
+        `join`: Collator to use instead of the default one.
+        `wait`: whether to wait for `patience` seconds before yielding None.
         """
         queue, bell = self.queue, self.queue.bell(c)
         join = join or Collator(queue.rows, queue.state, queue.lanes, self.n)
@@ -482,7 +481,7 @@ class RolloutBatches(QueueBatches):
                     yield join.joined
 
     def _choose(self, c: int, turn: int) -> tuple[list[int], int]:
-        """Return the producers of the next batch, as far as their slots are ready, and the new value of `turn`."""
+        """Return the producers of the next batch (fewer if too few slots are full), and the new value of `turn`."""
         queue, there = self.queue, self.queue.waiting(c)
         if self.order is not None:
             wanted = self.order(c, turn)
@@ -504,8 +503,8 @@ class RolloutBatches(QueueBatches):
 
 
 class Collator:
-    """Joins `n` slots of `lanes` lanes (parallel environments) into a batch. If n is 1, the batch is a view of the
-    slot. Else it is a copy, into the same memory each time.
+    """Joins `n` slots of `lanes` lanes (parallel environments) into a batch. A batch of one slot is a view of the slot.
+    A larger batch is a copy, which overwrites the batch before.
     """
 
     def __init__(self, rows: Batch, state: Batch, lanes: int, n: int):
@@ -527,13 +526,13 @@ class Collator:
         return self.joined
 
     def put(self, i: int, slot: int) -> None:
-        """Copy a slot to place `i` of a batch that consists of several slots."""
+        """Copy a slot to place `i` of a batch of several slots."""
         lanes = slice(i * self.lanes, (i + 1) * self.lanes)
         tree.write(self._rows, (slice(None), lanes), tree.at(self.rows, slot))
         tree.write(self._state, lanes, tree.at(self.state, slot))
 
     def save(self) -> Batch:
-        """Return the data of the slots that are already in the next batch, or {} if there are none."""
+        """Return the data of an incomplete batch, or {}."""
         if not self.placed:
             return {}
         (rows, state), lanes = self.joined, self.placed * self.lanes
@@ -548,7 +547,7 @@ class Collator:
             self.placed = lanes // self.lanes
 
     def done(self) -> None:
-        """Called when the slots of the last batch are no longer read. Then they return to their producers."""
+        """Called when the slots of the last batch are no longer read, before they return to their producers."""
 
 
 # Queue between threads of one process: chunks of single lanes, a list of empty slots and a list of full slots.
@@ -559,10 +558,8 @@ class Collator:
 
 
 class TrainingQueue(Queue):
-    """Queue of at most `capacity` full chunks (up to T steps of a lane) between threads of one process. Each of
-    `agents` lanes may hold one more slot.
-
-    If the queue is full, a thread that wants a slot waits. This bounds the policy lag.
+    """Queue of chunks between threads of one process. A chunk is up to T steps of one lane. If `capacity` chunks are
+    full or being trained on, threads that need a slot wait, which limits the policy lag. `agents`: number of lanes.
     """
 
     lanes = 1  # lanes per slot
@@ -583,7 +580,7 @@ class TrainingQueue(Queue):
 
     @classmethod
     def of(cls, envs: Envs, policy: PolicyLike, T: int, capacity: int) -> TrainingQueue:
-        """Return a queue for chunks of T steps, for the lanes of these environments and with this network."""
+        """Return a queue for chunks of up to T steps of these environments and this network."""
         rows = rows_of(envs.spec, policy.spec())
         return cls(rows, policy.state_spec(), T, envs.lanes, capacity)
 
@@ -598,7 +595,7 @@ class TrainingQueue(Queue):
     # ---------------------------------------------------------------------------------- the acting side
 
     def slot(self) -> int | None:
-        """Return an empty slot, or None if the queue had no room within `patience` seconds. Raises Closed."""
+        """Return an empty slot. Return None if the queue stays full for `patience` seconds. Raises Closed."""
         with self._room:
             free = self._room.wait_for(
                 lambda: self._closed or (self._held < self.capacity and self._empty), self.patience
@@ -608,7 +605,7 @@ class TrainingQueue(Queue):
             return self._empty.pop() if free else None
 
     def commit(self, slot: int, length: int) -> None:
-        """Hand over a finished chunk of `length` transitions. If the length is 0, the slot only becomes empty again."""
+        """Hand over a finished chunk of `length` transitions. A chunk of length 0 is dropped."""
         with self._came:
             self.length[slot] = length
             if length:
@@ -623,8 +620,8 @@ class TrainingQueue(Queue):
     # -------------------------------------------------------------------------------- the learning side
 
     def take(self, rows: int) -> list[int] | None:
-        """Take the oldest chunks until these have `rows` transitions, and return their slots. With 0 rows, take one
-        chunk. Return None if too few transitions came within `patience` seconds. Raises Closed.
+        """Take the oldest chunks until they have at least `rows` transitions, and return their slots. Return None if
+        too few transitions came within `patience` seconds. Raises Closed.
         """
         rows = max(rows, 1)
         with self._came:
@@ -641,7 +638,7 @@ class TrainingQueue(Queue):
             return taken
 
     def batch(self, slots: list[int]) -> tuple[Batch, Batch]:
-        """Return copies of the chunks in n slots: rows [T+1, n, …], and the recurrent states before the rows [n, …]."""
+        """Return copies of the chunks in n slots: rows [T+1, n, …], and the recurrent states before row 0 [n, …]."""
         rows = tree.map(lambda x: np.ascontiguousarray(np.moveaxis(x[slots], 1, 0)), self.rows)
         return rows, tree.map(lambda x: x[slots], self.state)
 
@@ -657,7 +654,7 @@ class TrainingQueue(Queue):
         return len(self._full)
 
     def close(self) -> None:
-        """Make all waits for this queue raise Closed, now and later."""
+        """Close the queue. All waiting and later calls of `slot` and `take` raise Closed."""
         with self._room:
             self._closed = True
             self._room.notify_all()

@@ -1,13 +1,7 @@
-"""Sum tree, which draws indices in proportion to numbers ≥ 0, float64. Prioritized replay uses it.
+"""Sum tree for prioritized replay. It draws indices with probabilities in proportion to the leaves, which are ≥ 0.
 
-Each node is the sum of its eight children, which fill a cache line. The parent of a changed node is always summed
-again, in the same order. No difference is added. So a parent's bits do not depend on earlier writes, and the leaves
-determine the tree.
-
-All draws descend together, one level at a time and without branches, so that their waits for memory overlap. Numbers
-are compared by their bits, because compilers turn other comparisons into jumps, which are mispredicted for half of the
-draws. Rounding can lead a descent to a leaf of 0. It is then repeated with checks: it goes right only if the sum there
-is not 0.
+Each node is the sum of its eight children. If a child changes, its parent is summed again in the same order. Rounding
+errors therefore do not add up, and equal leaves always make equal trees.
 """
 
 from __future__ import annotations
@@ -26,13 +20,13 @@ _11, _32, _LOW = np.uint64(11), np.uint64(32), np.uint64(0xFFFFFFFF)
 
 
 def counter_rng(seed: int) -> np.ndarray:
-    """Return the random generator for a seed, before its first number."""
+    """Return a new random generator with this seed."""
     return np.array([np.random.SeedSequence(seed % 2**64).generate_state(1, np.uint64)[0], 0], np.uint64)
 
 
 @inlined
 def below(rng: np.ndarray, limit: np.uint64) -> np.uint64:
-    """Draw an integer from [0, limit), exactly uniform (Lemire 2019). The limit must be in 0 < limit < 2^32."""
+    """Draw an integer from 0 to `limit` - 1, exactly uniform (Lemire 2019). `limit` must be from 1 to 2^32 - 1."""
     least = ((_LOW - limit) + _1) % limit
     while True:
         product = (bits(rng[0], rng[1]) >> _32) * limit
@@ -70,10 +64,8 @@ class SumTree:
         return float(self.nodes[-1])
 
     def put(self, at: np.ndarray, values: np.ndarray) -> None:
-        """Set leaves[at] = values. If an index is repeated, its last value counts. at: int64 [n]. values: float64 [n],
-        finite, ≥ 0.
-
-        Neighboring leaves share ancestors, so n leaves in a row cost little more than n/8 sums.
+        """Set the leaves `at`, int64 [n], to `values`, float64 [n], which are finite and ≥ 0. For a repeated index, the
+        last value counts.
         """
         if len(at) > len(self._work):
             self._work = np.zeros(2 * len(at), np.uint64)
@@ -81,7 +73,7 @@ class SumTree:
 
     def draw(self, rng: np.ndarray, n: int, stratified: bool) -> np.ndarray:
         """Draw the indices of `n` nonzero leaves, int64 [n], with the next n random numbers. `total` must not be 0.
-        stratified: draw i is from the i-th of n segments of equal mass. Otherwise, every draw is from the whole tree.
+        `stratified`: whether to divide the total into n equal segments, and to draw one index from each.
         """
         share = uniforms(rng, n)
         if stratified:
@@ -89,8 +81,8 @@ class SumTree:
         return self.find(share * self.nodes[-1])
 
     def find(self, mass: np.ndarray) -> np.ndarray:
-        """Return the leaf's index at each cumulative sum in `mass` (float64 [n], ≥ 0), or the last leaf if it is ≥
-        total.
+        """Return the index of the leaf at each cumulative sum in `mass` (float64 [n], ≥ 0). For a sum ≥ `total`, it is
+        the last leaf.
         """
         at = np.empty(len(mass), np.uint64)
         _find(self.nodes, self.offsets, mass, at, np.uint64(len(self.leaves)))
@@ -108,7 +100,7 @@ def _sum4(nodes: np.ndarray, b: np.uint64) -> float:
 
 @compiled
 def _put(nodes: np.ndarray, offsets: np.ndarray, at: np.ndarray, values: np.ndarray, work: np.ndarray) -> None:
-    """Write leaves and update the sums. work: scratch list of nodes to sum, without repeats in a row."""
+    """Write leaves, and update the sums above them. `work`: scratch array for numbers of nodes."""
     n, last = 0, ~_0
     for i in range(at.size):
         nodes[at[i]] = values[i]
@@ -129,9 +121,13 @@ def _put(nodes: np.ndarray, offsets: np.ndarray, at: np.ndarray, values: np.ndar
         n = m
 
 
+# Floats ≥ 0 are in the order of their bits. Compilers turn other comparisons into jumps, which would be mispredicted
+# for half of the draws. All draws descend together, one level at a time, so that their waits for memory overlap.
+
+
 @inlined
 def _reaches(x: float, total: float) -> np.int64:
-    """Return a mask: all bits set if x ≥ total, else 0. As integers, the bits of floats ≥ 0 have the floats' order."""
+    """Return a mask: all bits set if x ≥ total, else 0. Both must be ≥ 0."""
     return (np.float64(total).view(np.int64) - np.float64(x).view(np.int64) - np.int64(1)) >> np.int64(63)
 
 
@@ -169,7 +165,7 @@ def _find(nodes: np.ndarray, offsets: np.ndarray, mass: np.ndarray, at: np.ndarr
 
 @compiled
 def _find_nonzero(nodes: np.ndarray, offsets: np.ndarray, x: float) -> np.uint64:
-    """Return the index of the leaf at the cumulative sum x, but never that of a leaf of 0."""
+    """Do the same as `_find` for one sum `x`, but never return a leaf of 0, to which rounding may lead."""
     at = _0
     for level in range(offsets.size - 2, -1, -1):
         b = np.uint64(offsets[level]) + at * _8

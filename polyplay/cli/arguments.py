@@ -1,7 +1,6 @@
-"""Functions that all verbs (subcommands) of the command line share.
+"""Functions that all verbs (subcommands) of the command line share: they parse words, print results, and serve pages.
 
-They parse a verb's words, print its results, and open the port of a web page. On a command line, the subject of a verb
-(runs, a system, an environment) comes first, and the options follow.
+On a command line, the subject of a verb (a run, a system or an environment) comes first, and the options follow.
 """
 
 from __future__ import annotations
@@ -33,9 +32,9 @@ def parse_words(
     cls: type[T], words: Sequence[str], command: str, about: str, several: bool = False, modes: Sequence[type] = ()
 ) -> tuple[list[str], T | Any, set[str]]:
     """Parse the words of a verb. Return the words before the options, the options, and the names of the given options.
-    several: whether more than one word may come before the options.
-    modes: other classes of options. If the first field of such a class is given as an option, this class replaces
-    `cls`. Raises flags.Help for --help.
+    Raises flags.Help for --help.
+    `several`: whether more than one word may come before the options.
+    `modes`: other classes of options. If the first option of such a class is given, the class is used instead of `cls`.
     """
     from polyplay.runs import flags
 
@@ -55,7 +54,7 @@ def parse_words(
 def run_and_options(
     cls: type[T], words: Sequence[str], verb: str, modes: Sequence[type] = ()
 ) -> tuple[Path, T | Any, set[str]]:
-    """Return a run's directory, the options, and the names of the given options. Check them before slow imports."""
+    """Parse the words of a verb. Return a run's directory, the options, and the names of the given options."""
     from polyplay.runs import directory
 
     about = "RUN is the directory of a run."
@@ -67,7 +66,7 @@ def run_and_options(
 
 
 def page_and_words(words: Sequence[str], verb: str, over: object = None) -> tuple[Page, list[str]]:
-    """Return the page (definition) of the named system, and the remaining words. over: used if --over is not given."""
+    """Return the page (definition) of the system in `words`, and the other words. `over`: default value of --over."""
     from polyplay import systems
     from polyplay.runs import flags
 
@@ -82,7 +81,7 @@ def page_and_words(words: Sequence[str], verb: str, over: object = None) -> tupl
 
 
 def take_option(words: Sequence[str], name: str) -> tuple[list[str], list[str] | None]:
-    """Return the words without the last --NAME and its values, and these values (None if --NAME is not given)."""
+    """Return the words without the option --NAME, and the option's values (None if it is not given)."""
     at = max((i for i, word in enumerate(words) if word.partition("=")[0] == f"--{name}"), default=None)
     if at is None:
         return list(words), None
@@ -92,7 +91,7 @@ def take_option(words: Sequence[str], name: str) -> tuple[list[str], list[str] |
 
 
 def _show_general_help(verb: str, whole: bool) -> NoReturn:
-    """Show the help for options that all systems have, by raising flags.Help."""
+    """Raise flags.Help with the options that all systems have."""
     from polyplay import systems
     from polyplay.runs import options
 
@@ -111,7 +110,7 @@ LEVELS |= {"failed": ("FAILED", "bold red"), "unseen": ("–", "bright_black")}
 
 
 def _grouped(findings: Sequence[Finding]) -> list[Finding]:
-    """Merge findings of level "unseen" (rules that were not tested) into one, if they give the same reason."""
+    """Merge findings of level "unseen" (untested rules) that have the same reason."""
     rows: list[Finding] = []
     for text in dict.fromkeys(f.seen for f in findings if f.level == "unseen"):
         names = [f.name for f in findings if (f.level, f.seen) == ("unseen", text)]
@@ -121,7 +120,7 @@ def _grouped(findings: Sequence[Finding]) -> list[Finding]:
 
 
 def print_findings(title: str, findings: Sequence[Finding], card: Mapping[str, str], heading: str) -> None:
-    """Print a table of test results (findings), with a fix for each warning or failure. Then print facts (`card`)."""
+    """Print a table of test results (findings), with fixes for warnings and failures. Then print the facts `card`."""
     from rich.table import Column
     from rich.text import Text
 
@@ -143,12 +142,12 @@ def print_findings(title: str, findings: Sequence[Finding], card: Mapping[str, s
 
 
 def complain(text: str, e: BaseException) -> None:
-    """Print an error with the exception's notes. The last note may be the command that continues the run."""
+    """Print an error message and the exception's notes, such as the command that continues the run."""
     print("\n".join([f"polyplay: {text}", *getattr(e, "__notes__", [])]), file=sys.stderr, flush=True)
 
 
 def print_result(result: Row) -> None:
-    """Print each value of a result on a line, except lists, tuples and dictionaries."""
+    """Print each value of a result on a line. Leave out lists, tuples and dictionaries."""
     short = {k: v for k, v in result.items() if not isinstance(v, (list, tuple, dict))}
     for key, value in short.items():
         text = "none" if value is None else str(value)
@@ -161,13 +160,13 @@ def print_result(result: Row) -> None:
 
 
 def check_extra(verb: str) -> None:
-    """Raise UserError if a package is missing that is needed to serve web pages."""
+    """Raise UserError if a package for web pages is not installed."""
     if missing := [name for name in ("starlette", "uvicorn") if importlib.util.find_spec(name) is None]:
         raise UserError(f"{verb} needs {' and '.join(missing)}: {install_command('watch')}")
 
 
 def listen(port: int) -> socket.socket:
-    """Return a network socket that only this machine can reach. Raises UserError: the port cannot be used."""
+    """Return a network socket that only this machine can reach. Raises UserError if the port cannot be used."""
     listener = socket.socket()
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:

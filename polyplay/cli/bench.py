@@ -59,13 +59,12 @@ CHANGES: dict[str, list[tuple[str, Callable[[int], int], str]]] = {
 def split_core_time(
     times: Mapping[str, float], own: float, others: float, workers: float, pooled: bool
 ) -> dict[str, float]:
-    """Return how the time of all CPU cores was spent during a run: a share for each key of NAMES, and for `others`,
-    which means other programs.
-    times: shares of the workers' wall time that went into env, infer, learn, replay and wait.
-    own, others: shares of all cores that the run and other programs used.
-    workers: number of workers per core.
-    pooled: whether environments are separate processes. If so, core time beyond the workers' busy time counts as
-    theirs. Otherwise it counts as overhead.
+    """Return the fraction of all cores' time for each activity (key of NAMES) during a run, and for other programs.
+
+    `times`: fractions of the workers' wall time that went into env, infer, learn, replay and wait.
+    `own`, `others`: fractions of all cores that the run and other programs used.
+    `workers`: number of workers per core.
+    `pooled`: whether environments are separate processes. Core time outside the workers then counts as env time.
     """
     own = min(own, 1.0)
     others = min(others, 1.0 - own)
@@ -84,7 +83,7 @@ def bottleneck(shares: Mapping[str, float]) -> str:
 
 
 def change(name: str, values: Row, env: str, kind: str) -> str:
-    """Return advice against a bottleneck. name: a key of NAMES. values: all settings. kind: how `env` is stepped."""
+    """Return advice on a bottleneck. `name`: a key of NAMES. `kind`: kind of the pool of `env`, such as "inline"."""
     if name == "env" and not is_game(env, {}):
         return f"`polyplay check {env}` measures it; make its step cheaper, or use more cores"
     if name == "env":
@@ -116,7 +115,7 @@ LITTLE: Row = {"device": "cpu", "trace": False, "tensorboard": False, "checkpoin
 
 
 def settings_of(system: str, spec: EnvSpec, cores: int) -> Row:
-    """Return a system's settings for the measurement, except environment, network and precision."""
+    """Return a system's settings for the measurement, without environment, network and precision."""
     page = systems.load(system)
     preset = {"preset": "quick"} if "quick" in page.presets else {}
     there = "inputs" in page.Config.__dataclass_fields__
@@ -137,7 +136,7 @@ SLACK = 120.0  # further seconds for the start: 64 processes load torch slowly
 
 
 def weighted_means(reports: Iterable[tuple[Row, float]], names: Iterable[str]) -> Row:
-    """Return the mean of each number over reports, weighted by their seconds, or None if no report has the number."""
+    """Return the mean of each number over the reports, weighted by their seconds, or None if no report has it."""
     reports, means = list(reports), Row()
     for name in names:
         found = [(row[name], seconds) for row, seconds in reports if is_number(row.get(name)) and seconds > 0]
@@ -147,11 +146,11 @@ def weighted_means(reports: Iterable[tuple[Row, float]], names: Iterable[str]) -
 
 
 def find_window(rows: Sequence[Row], warm: float, seconds: float) -> list[Row]:
-    """Return the reports of the measured period. It lies between two edges; return [] if the second one has not come
-    yet. The first edge comes at least `warm` seconds after the first steps, and the second at least `seconds` later. An
-    edge is a report with the first new steps after an update. Other edges would bias the rate, because a worker that
-    acts and learns in turns makes steps only while it acts.
+    """Return the reports of the measured period, or [] if the period has not ended yet. The period begins at least
+    `warm` seconds after the first steps, and lasts at least `seconds`.
     """
+    # The period begins and ends with the first new steps after an update. A worker that acts and learns in turns makes
+    # steps only while it acts, so other limits would bias the rate.
     edges, learnt = list[float](), False
     for a, b in pairwise(rows):
         if learnt and b["steps"] > a["steps"]:
@@ -166,9 +165,8 @@ def find_window(rows: Sequence[Row], warm: float, seconds: float) -> list[Row]:
 
 
 def watch_run(system: str, given: Row, seconds: float) -> Row:
-    """Run a system for a while, and return what was measured: the rate, the cores that the run and other programs used,
-    and the workers' times. The result also has the contents of config.json and wiring.json. Raises WorkerLost, with the
-    last lines of the run's output: the run gave too few reports.
+    """Run a system for a while. Return the measured speed, the cores that the run and other programs used, the workers'
+    times, and the contents of config.json and wiring.json. Raises WorkerLost if the run gave too few reports.
     """
     with (
         tempfile.TemporaryDirectory(prefix="polyplay-bench-", ignore_cleanup_errors=True) as place,
@@ -195,7 +193,7 @@ def watch_run(system: str, given: Row, seconds: float) -> Row:
 
 
 def _watch(child: subprocess.Popen[bytes], log: Path, seconds: float, limit: float) -> list[Row]:
-    """Wait for the reports of the measured period. Return them with `busy`, the busy seconds of all cores, or []."""
+    """Return the reports of the measured period, or [] if the run ended too early. `busy`: busy seconds of cores."""
     rows, until = list[Row](), time.monotonic() + limit
     while child.poll() is None and time.monotonic() < until:
         t = psutil.cpu_times()
@@ -208,7 +206,6 @@ def _watch(child: subprocess.Popen[bytes], log: Path, seconds: float, limit: flo
 
 
 def _summary_of(rows: Sequence[Row]) -> Row:
-    """Summarize the measured reports: rate, seconds, cores used, and the workers' times."""
     wall, steps, busy = (rows[-1][name] - rows[0][name] for name in ("wall_seconds", "steps", "busy"))
     reports = [(b, b["wall_seconds"] - a["wall_seconds"]) for a, b in pairwise(rows)]
     means = weighted_means(reports, ("cpu", *(f"time_{kind}" for kind in KINDS)))
@@ -221,7 +218,7 @@ def _summary_of(rows: Sequence[Row]) -> Row:
 
 
 def measure(names: Sequence[str], options: BenchOptions) -> Row:
-    """Measure systems one by one, and return a JSON document. Raises UserError only before the first measurement."""
+    """Measure systems one by one, and return the results as a JSON document."""
     cores, spec = machine.cores(), Envs(options.env, 1).spec
     network = options.network or ("a3c" if pictures(spec.obs) else "mlp")
     about: Row = {"env": options.env, "network": network, "precision": options.precision}
@@ -236,7 +233,6 @@ def measure(names: Sequence[str], options: BenchOptions) -> Row:
 
 
 def _measure_system(system: str, settings: Row, about: Row, seconds: float, cores: int) -> Row:
-    """Measure one system. Return its row of the document: its rate, its shares of core time, and advice."""
     row: Row = {"system": system, "settings": settings}
     print(f"bench: {system}: running …", file=sys.stderr, flush=True)
     try:

@@ -1,4 +1,4 @@
-"""--completion: write a shell script that completes verbs, systems, options, and values of options as a user types."""
+"""--completion: write a shell script that completes verbs, systems, options and their values as a user types."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ complete -o default -F _polyplay polyplay"""
 
 
 def completion(words: Sequence[str]) -> str:
-    """Return the script that completes commands in a shell (bash, zsh or fish). Raises UserError: an unknown shell."""
+    """Return the script that completes commands in a shell (bash, zsh or fish). Raises UserError for other shells."""
     shell = words[0] if words else ""
     if shell not in SHELLS or len(words) > 1:
         raise UserError(f"--completion: '{' '.join(words)}' given, allowed: {', '.join(SHELLS)}")
@@ -68,7 +68,7 @@ def completion(words: Sequence[str]) -> str:
 
 
 def verb_options(verb: str) -> Options:
-    """Return the options that a verb's help lists, with their allowed values."""
+    """Return the options of a verb, with their allowed values."""
     try:
         main.dispatch([verb, flags.HELP[-1]])
     except flags.Help as page:
@@ -77,7 +77,7 @@ def verb_options(verb: str) -> Options:
 
 
 def _values_of(*tables: type) -> Options:
-    """Return the options of these dataclasses. Each has the values that its type lists, or [] for any value."""
+    """Return the options of these dataclasses, with their allowed values. [] means any value."""
     found = Options()
     for name, hint in (both for table in tables for both in flags.option_types(table).items()):
         kinds = [kind for kind in (hint, *get_args(hint)) if get_origin(kind) is Literal]

@@ -1,7 +1,7 @@
 """doctor: print facts for a bug report, and test the software and hardware that Polyplay depends on.
 
-The command reads no files of the user. It prints no paths, no user names, and no machine names except of machines in
-`--hosts`.
+The command reads no files of the user, and prints no paths and no user names. It prints the names of machines only if
+they are in `--hosts`.
 """
 
 from __future__ import annotations
@@ -53,7 +53,6 @@ REPORT = "report it, with all of these lines"
 
 
 def _limit(name: str, text: str, fix: str) -> Finding:
-    """Return a test result (finding): a warning if there is a `fix` to suggest, else ok."""
     return Finding(name, "warning" if fix else "ok", text, fix)
 
 
@@ -110,9 +109,7 @@ def atari() -> Iterator[Finding]:
 
 
 def training() -> Iterator[Finding]:
-    """Test training: run the `polyplay` command for a short time in a temporary directory. This also tests shared
-    memory, and environment processes, which a server process forks.
-    """
+    """Test training, shared memory and environment processes by a short run in a temporary directory."""
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as place:
         command = [sys.executable, "-m", "polyplay", *TRAINED.split(), "--run", os.path.join(place, "run")]
         done = subprocess.run(command, capture_output=True, encoding="utf-8", errors="replace", timeout=PATIENCE)
@@ -136,7 +133,7 @@ SILENT = 10.0  # seconds of silence after which a connection counts as lost
 
 
 def measure_machine(cluster: Cluster, info: MachineInfo) -> dict[str, Any]:
-    """Start a process on another machine. Return its description, and the median round trip in s. Raises UserError."""
+    """Return another machine's description and median round trip (seconds). Raises UserError if connecting fails."""
     from polyplay.workers.hosts.remote import RemoteCrew
 
     key = secrets.token_bytes(32)
@@ -165,7 +162,7 @@ def measure_machine(cluster: Cluster, info: MachineInfo) -> dict[str, Any]:
 
 
 def other_machines(hosts: str) -> Iterator[Finding]:
-    """Test the connection to each machine of the cluster, and yield its result. Raises UserError: wrong hosts."""
+    """Test the connection to each machine of the cluster, and yield the results. Raises UserError for bad `hosts`."""
     cluster = Cluster(hosts)
     cluster.connect()
     machines = cluster.machines()
@@ -185,7 +182,7 @@ def other_machines(hosts: str) -> Iterator[Finding]:
 
 @dataclass(frozen=True)
 class DoctorOptions:
-    """Changes nothing and sends nothing."""
+    """The command changes nothing and sends nothing."""
 
     json: bool = False  # print JSON
     hosts: str | None = None  # other machines to test: ray, ray:HOST:PORT, or local:N

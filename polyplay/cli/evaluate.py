@@ -31,7 +31,7 @@ class VerifyOptions:
 
 
 def command(words: list[str]) -> int:
-    """Evaluate a run's agent, repeat a recorded evaluation, or save start states. Return the exit status."""
+    """Run `polyplay evaluate`: evaluate, repeat an evaluation, or save start states. Return the exit status."""
     modes = VerifyOptions, verify.StartsOptions
     directory, options, _ = run_and_options(evaluate.EvaluateOptions, words, "evaluate", modes)
     if isinstance(options, VerifyOptions):
@@ -65,7 +65,7 @@ def _evaluate(directory: Path, options: evaluate.EvaluateOptions) -> int:
 
 
 def score_line(result: Row) -> str:
-    """Return text that shows the score, its confidence interval, and the conditions of the games."""
+    """Return the text that shows the score, its confidence interval, and the conditions of the games."""
     n, asked, versus = result["episodes"], result.get("asked"), result.get("protocol") == "versus"
     interval = "no interval: only one game"
     if result["interval"]:
@@ -118,7 +118,7 @@ def command_export(words: list[str]) -> None:
 
 
 def export(directory: Path, file: Path, which: str | None = None, trust: bool = False, agent: str | None = None) -> Row:
-    """Write a checkpoint's policy (default: of the newest complete one) as an ONNX file, and return its description."""
+    """Write the policy of checkpoint `which` (default: the newest) as an ONNX file, and return a description."""
     from polyplay.acting import play
     from polyplay.nets import onnx
 

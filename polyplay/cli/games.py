@@ -1,4 +1,4 @@
-"""play RUN --games: print the recorded games of a run of a board game as a table, or write them to files."""
+"""play RUN --games: print the recorded games of a board game's run as a table, or write them to files."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class GamesOptions:
 
 
 def show_games(directory: Path, options: GamesOptions) -> None:
-    """Print a table of the run's recorded games, or write the games to files."""
+    """Print the run's recorded games as a table, or write them to files."""
     games = read_games(directory)
     if options.export is not None:
         export_games(games, directory.resolve().name, Path(options.export))
@@ -44,7 +44,7 @@ def show_games(directory: Path, options: GamesOptions) -> None:
 
 
 def read_games(directory: Path) -> list[Row]:
-    """Return the run's games, as in games.jsonl, numbered from 1. Raises UserError: the run has no games."""
+    """Return the games in games.jsonl of a run, numbered from 1. Raises UserError if the run has no games."""
     rows = enumerate(read_lines(directory / "games.jsonl", *NUMBERS), 1)
     if not (games := [{"number": i, **row} for i, row in rows]):
         raise UserError(f"RUN: {directory} has no games; runs of alphago_zero record games as they end")
@@ -52,7 +52,7 @@ def read_games(directory: Path) -> list[Row]:
 
 
 def result_of(row: Row) -> str:
-    """Return a game's result as SGF writes it: B+3.5, W+R (resigned), B+ (no points in this game), or 0 for a draw."""
+    """Return a game's result as in SGF: B+3.5, W+R (Black resigned), B+ (in a game without points), or 0 (a draw)."""
     if not row["outcome"]:
         return "0"
     margin = row.get("margin")
@@ -61,7 +61,7 @@ def result_of(row: Row) -> str:
 
 
 def table_of_games(games: Sequence[Row]) -> Table:
-    """Return a table of games. Its columns black and white say how many updates the weights of that player had."""
+    """Return a table of games. The columns `black` and `white` show how many updates each player's weights had."""
     first = Column("game", justify="right", no_wrap=True), Column("name", overflow="fold")
     table = ruled_table(*first, numbers=("steps", "black", "white", "moves"))
     table.add_column("result")
@@ -79,8 +79,8 @@ ESCAPED = str.maketrans({"\\": r"\\", "]": r"\]"})
 
 
 def export_games(games: Sequence[Row], run: str, directory: Path) -> None:
-    """Write each game of Go as an SGF file into a new or empty directory. run: name that both players get. Raises
-    UserError, before anything is written: the directory has files, or a game is damaged, or the games are not Go.
+    """Write each game of Go as an SGF file into a new or empty directory. `run`: name of both players in the files.
+    Raises UserError if the directory has files, a game is damaged, or the games are not Go. No file is then written.
     """
     if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
         raise UserError(f"--export {directory}: must be a new or an empty directory")
@@ -100,7 +100,7 @@ def export_games(games: Sequence[Row], run: str, directory: Path) -> None:
 
 
 def sgf_of(board: Go, row: Row, run: str) -> str:
-    """Return a game of Go as text in the format SGF, on one line. Raises ValueError: a move is off the board."""
+    """Return a game of Go as text in the format SGF, on one line. Raises ValueError if a move is off the board."""
     ko = "simple ko" if KO[board.ko] == "simple" else f"{KO[board.ko]} superko"
     rules = f"area scoring, {ko}, suicide {'allowed' if board.suicide else 'forbidden'}"  # SGF has no name for these
     about = {"GM": "1", "FF": "4", "AP": f"polyplay:{__version__}", "SZ": str(board.rows)}

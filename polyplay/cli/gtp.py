@@ -1,4 +1,4 @@
-"""An engine for the Go Text Protocol (GTP), with which other Go programs play against an agent with tree search.
+"""An engine for the Go Text Protocol (GTP). With it, other Go programs can play against an agent with tree search.
 
 The engine answers the commands of GTP version 2 and of its analysis extensions.
 """
@@ -34,18 +34,15 @@ PLACES = ((0, 0), (2, 2), (0, 2), (2, 0), (0, 1), (2, 1), (1, 0), (1, 2))
 
 
 class GtpError(Exception):
-    """Failure of a GTP command. Its message is sent as the answer to the other program."""
+    """Failure of a GTP command. Its message is the answer that the other program receives."""
 
 
 class GtpBoard:
-    """A game of Go by the rules of GTP, which allow moves of any color in any order, unlimited undo, and any komi.
+    """A game of Go by the rules of GTP. Any color may move at any time, every move can be undone, and any komi is
+    allowed. Two passes do not end the game.
 
-    records: an array (record) for each position so far. The present position is the last one.
-    moves: the moves so far, as pairs (color, action).
-
-    Two passes do not end a game, because after the second pass the position is the same as after the first. A record
-    also has hashes of all earlier positions. If it is three quarters full, the oldest hashes are dropped, and the
-    superko rule ignores those positions.
+    `records`: the positions so far, as arrays (records). The last one is the present position.
+    `moves`: the moves so far, as pairs (color, action).
     """
 
     def __init__(self, board: Go):
@@ -58,7 +55,7 @@ class GtpBoard:
 
     @property
     def to_move(self) -> int:
-        """Color whose turn it is: the opponent of the last mover. Before the first move, the record says the color."""
+        """Color to move: the opponent of the last mover or, before the first move, the color to move at the start."""
         return 3 - self.moves[-1][0] if self.moves else records.mover(self.record) + 1
 
     def passed(self, color: int) -> bool:
@@ -70,21 +67,20 @@ class GtpBoard:
         return self.board.halves / 2
 
     def set_komi(self, komi: float) -> None:
-        """Set the komi. Raises GtpError: it is not a multiple of 0.5, or is larger than the number of cells."""
+        """Set the komi. Raises GtpError if it is larger than the number of cells, or not a multiple of 0.5."""
         if not abs(komi) <= self.board.cells or komi * 2 != int(komi * 2):
             raise GtpError("komi must be whole or half")
         self.board = replace(self.board, halves=int(komi * 2))
 
     def position(self, color: int) -> np.ndarray:
-        """Return a copy of the present record (the position as an array), in which it is the turn of `color`. If the
-        record is three quarters full, the EIGHT oldest plies are dropped. Their number is EIGHT, because a record
-        stores its last EIGHT positions at ply % EIGHT.
-        """
+        """Return a copy of the present position (a record), with `color` to move."""
         record = self.record.copy()
         if records.mover(record) != color - 1:
             record[records.OWN] = 0  # so that a pass does not end the game
             self.board.play(record, self.board.cells)
             record[records.OWN] = 0
+        # a record also has hashes of earlier positions: drop the oldest ones before it is full (superko ignores them);
+        # EIGHT at once, so that the other positions stay at ply % EIGHT
         if 4 * records.ply(record) >= 3 * self.board.longest:
             hashes = self.board.hashes(record)
             hashes[: -go.EIGHT] = hashes[go.EIGHT :]
@@ -92,7 +88,7 @@ class GtpBoard:
         return record
 
     def play(self, color: int, action: int) -> None:
-        """Play a move for `color`. Raises GtpError: the move is illegal."""
+        """Play a move for `color`. Raises GtpError if the move is illegal."""
         record = self.position(color)
         if action not in self.board.legal(record):
             raise GtpError("illegal move")
@@ -103,42 +99,42 @@ class GtpBoard:
         self.moves.append((color, action))
 
     def undo(self) -> None:
-        """Take back the last move. Raises GtpError: no move was made."""
+        """Take back the last move. Raises GtpError if no move was made."""
         if not self.moves:
             raise GtpError("cannot undo")
         self.records.pop()
         self.moves.pop()
 
     def lead(self, color: int = BLACK) -> float:
-        """Return the points by which `color` leads, if the board is scored as it stands. Komi is included."""
+        """Return the points by which `color` would lead if the game ended now. Komi is included."""
         lead = self.board.area(self.record) - self.komi
         return lead if color == BLACK else -lead
 
     def owners(self) -> np.ndarray:
         """Return the owner of each cell by area scoring, int8 [n²]: BLACK, WHITE, or 0. An empty cell has no owner (0)
-        if it reaches stones of both colors, or of neither.
+        if it is next to an area of both colors or of none.
         """
         return self.board.owners(self.record)
 
     def stones(self, position: int = -1) -> np.ndarray:
-        """Return the stones in `records[position]`, int8 [n²]: 0 empty, BLACK or WHITE. Position 0 has no moves yet."""
+        """Return the stones in `records[position]`, int8 [n²]: 0 (empty), BLACK or WHITE. Position 0 is the start."""
         return self.board.stones(self.records[position])
 
     def set_up(self, stones: list[tuple[int, int]], to_move: int) -> None:
-        """Put stones (color, cell) on an empty board. `undo` cannot remove them. Raises GtpError: illegal stones."""
+        """Put stones (color, cell) on the empty board, as the start position. Raises GtpError if a stone is illegal."""
         for color, cell in stones:
             self.play(color, cell)
         self.records, self.moves = [self.position(to_move)], []
 
     @property
     def most_stones(self) -> int:
-        """Largest number of stones that a fixed handicap can have on this board."""
+        """Largest number of stones of a fixed handicap on this board."""
         size = self.board.rows
         return 0 if size < 7 else 4 if size % 2 == 0 or size == 7 else 9
 
     def handicap(self, stones: int) -> str:
-        """Place the stones of a fixed handicap (section 4.1.1 of the protocol), and return the names of their points.
-        Raises GtpError: this number of stones is not possible, or the board is not empty.
+        """Place a fixed handicap (section 4.1.1 of the protocol), and return the names of its points. Raises GtpError
+        if the number of stones is not possible, or if the board is not empty.
         """
         if not 2 <= stones <= self.most_stones:
             raise GtpError("invalid number of stones")
@@ -150,7 +146,7 @@ class GtpBoard:
         return " ".join(map(self.name, cells))
 
     def set_handicap(self, cells: list[int]) -> None:
-        """Put Black's handicap on an empty board. White moves next. Raises GtpError: wrong points, or other stones."""
+        """Put Black's handicap on an empty board. White moves next. Raises GtpError for wrong points."""
         if self.moves or self.stones().any():
             raise GtpError("board not empty")
         if len({*cells} - {self.board.cells}) < max(len(cells), 2) or len(cells) == self.board.cells:
@@ -158,7 +154,7 @@ class GtpBoard:
         self.set_up([(BLACK, cell) for cell in cells], WHITE)
 
     def vertex(self, word: str) -> int:
-        """Return the action for a vertex (a point such as D4, or pass). Raises GtpError: there is no such vertex."""
+        """Return the action for a word, which is a point such as D4, or pass. Raises GtpError for other words."""
         found = self.board.action_of(word)
         if found is None:
             raise GtpError("invalid coordinate")
@@ -169,9 +165,9 @@ class GtpBoard:
 
 
 def load_sgf(path: str, board: Go, until: int | None = None) -> tuple[GtpBoard, bool]:
-    """Read a game from an SGF file. Return the game before move `until` of the main line, and whether the file's komi
-    fits this board. If the komi is missing or does not fit, the board's own komi is used. Raises GtpError: the file
-    cannot be read or does not fit the board.
+    """Read a game from an SGF file. Return the game before move `until` of the main line, and False if the file's komi
+    does not fit this board, else True. If the komi does not fit or is missing, the board's komi is used. Raises
+    GtpError if the file cannot be read or does not fit the board.
     """
     try:
         from sgfmill import sgf, sgf_moves
@@ -209,9 +205,7 @@ def load_sgf(path: str, board: Go, until: int | None = None) -> tuple[GtpBoard, 
 
 
 def by_choice(search: Search, found: Finished) -> list[int]:
-    """Return the moves that a search has visited, best first. The first is the move that the search chooses. The others
-    are ordered by their visits. Moves with equal visits are ordered by the improved policy in a Gumbel search, and by
-    the prior probabilities in other searches.
+    """Return the moves that a search has visited: first the move that it chooses, then the others, most visited first.
     """
     rank = search.targets(found)[0] if search.options.halves else found.priors[0]
     moves = [int(action) for action in np.flatnonzero(found.visits[0])]
@@ -220,9 +214,7 @@ def by_choice(search: Search, found: Finished) -> list[int]:
 
 
 def analysis_line(search: Search, name: Callable[[int], str]) -> str:
-    """Return a line with the analysis of one game's search. Return "" before the first visit, because an empty line
-    would end the answer. The line has no score, because the network does not predict a score.
-    """
+    """Return a line with the analysis of one game's search. Return "" before the first visit."""
     found, parts = search.look(np.array([0])), list[str]()
     for order, action in enumerate(by_choice(search, found)):
         rate, prior = f"{(1 + float(found.q[0, action])) / 2:.6f}", f"{float(found.priors[0, action]):.6f}"
@@ -230,26 +222,28 @@ def analysis_line(search: Search, name: Callable[[int], str]) -> str:
             f"info move {name(action)} visits {found.visits[0, action]} winrate {rate} prior {prior} lcb {rate} "
             f"order {order} pv " + " ".join(map(name, search.principal_variation(0, action)))
         )
-    return " ".join(parts) + "\n" if parts else ""
+    return " ".join(parts) + "\n" if parts else ""  # an empty line would end the answer
 
 
 HOPELESS = -0.9  # below this value, the agent answers a pass by a pass instead of a move into an owned area
 
 
 def outlook(found: Finished) -> float:
-    """Return the value for the color to move: that of the root or of the most visited move, whichever is larger."""
+    """Return the root's value for the color to move, or the most visited move's value if that is larger."""
     root = float(found.value[0])
     return max(root, float(found.best[0])) if found.visits[0].any() else root
 
 
 def move_or_pass(game: GtpBoard, color: int, search: Search, found: Finished) -> int:
-    """Return the move that a search chooses, or a pass if this move gains nothing.
+    """Return the move that a search chooses, unless it gains nothing. A move into the player's own area does not change
+    the score. It is replaced in these cases:
 
-    A move into the player's own area does not change the score. If the other player has not just passed, such a move
-    becomes a pass, provided that the player is behind and all legal moves are into an area that someone owns. If the
-    other player has just passed, such a move becomes a pass if the player is ahead. If the player is behind, it becomes
-    the best legal move outside the player's area, or a pass if there is none. Then a player without hope (HOPELESS)
-    also passes instead of a move into any area.
+    - The other player has just passed, and the player is ahead: by a pass.
+    - The other player has just passed, and the player is behind: by the best legal move outside the player's own area,
+      or by a pass if none exists.
+    - The other player has not passed, the player is behind, and all legal moves are into owned areas: by a pass.
+
+    After a pass, a player who is behind, with a value below HOPELESS, passes instead of making a move into any area.
     """
     action, a_pass = int(search.choose(found)[0]), game.board.cells
     if action == a_pass:
@@ -274,10 +268,9 @@ RESERVE = 0.9  # fraction of a move's time that a search uses
 
 @dataclass
 class Clock:
-    """Clock of a game, with time for each color: first `main` seconds, then periods of `byo` seconds for `stones`
-    moves.
+    """Clock of a game. Each color has `main` seconds, and then periods of `byo` seconds for `stones` moves each.
 
-    left: color → (seconds left, moves to play in these seconds). The number of moves is 0 during main time.
+    `left`: color → (seconds left, number of moves to play in these seconds). In main time, the number is 0.
     """
 
     main: float
@@ -294,8 +287,8 @@ class Clock:
         return RESERVE * (seconds / stones if stones else max(seconds / LEFT, self.byo / max(self.stones, 1)))
 
     def use(self, color: int, used: float) -> None:
-        """Subtract the seconds that a move took. If the move uses up the main time, it is the first move of a byo-yomi
-        period. Its seconds beyond the main time are subtracted from that period.
+        """Subtract the seconds that a move took. If they exceed the main time, the first period begins, and the excess
+        is subtracted from this period.
         """
         seconds, stones = self.remaining(color)
         seconds -= used
@@ -315,8 +308,8 @@ Answer = str | Iterator[str] | None  # None: an empty answer
 class GtpEngine:
     """Answers GTP commands, one line after another.
 
-    simulations: most simulations per search. A clock can end a search earlier.
-    resign: value below which the engine resigns, if the root and the most visited move are both below it.
+    `simulations`: largest number of simulations per search. The clock may end a search earlier.
+    `resign`: the engine resigns if the values of the root and of the most visited move are both below this number.
     """
 
     def __init__(self, policy: SearchPolicy, simulations: int, version: str, resign: float = records.NEVER):
@@ -351,7 +344,7 @@ class GtpEngine:
 
     def answer(self, line: str) -> Iterator[str]:
         """Yield the answer to a command line, piece by piece. A line without a command has no answer. An endless
-        analysis yields pieces until the caller stops. The caller then writes the empty line that ends the answer.
+        analysis continues until the caller stops it. The caller then writes the empty line that ends the answer.
         """
         words = "".join(c if c.isprintable() else " " if c == "\t" else "" for c in line.partition("#")[0]).split()
         number = words.pop(0) if words and words[0].isdecimal() else ""
@@ -372,7 +365,7 @@ class GtpEngine:
         yield from found
 
     def warm(self) -> None:
-        """Search a little before the first move, so that no code is compiled while the clock of a move runs."""
+        """Search for a few steps, so that all code is compiled before the clock of the first move starts."""
         for search in itertools.islice(self._think(BLACK), WARM):
             analysis_line(search, self.game.name)
             move_or_pass(self.game, BLACK, search, search.look(np.array([0])))
@@ -429,7 +422,7 @@ class GtpEngine:
         return self._decide(color, search)
 
     def _think(self, color: int) -> Iterator[Search]:
-        """Yield the search for a move after each step of the search, until it is complete or the time is used up."""
+        """Yield the search for a move after each of its steps, until it is complete or its time is used up."""
         until = time.monotonic() + (self.clock.per_move(color) if self.clock else math.inf)
         simulate(self.policy, self.simulations)
         for search in self.policy.grow(self.game.position(color)[None]):
@@ -438,15 +431,16 @@ class GtpEngine:
                 return
 
     def _decide(self, color: int, search: Search) -> int:
-        """Return the move, or GIVES_UP to resign, but not before the color's first move or if a pass ends the game."""
+        """Return the move, or GIVES_UP to resign."""
         found = search.look(np.array([0]))
         action = move_or_pass(self.game, color, search, found)
         ends = action == self.game.board.cells and self.game.passed(3 - color)
+        # no resignation before the color's first move, or instead of a pass that ends the game
         begun = any(mover == color for mover, _ in self.game.moves)
         return GIVES_UP if begun and not ends and outlook(found) < self.resign else action
 
     def _make(self, color: int, action: int, begun: float) -> str:
-        """Make the move, and return its name. begun: time at which the clock of this move started."""
+        """Make the move, and return its name. `begun`: time at which the player's clock started."""
         if action != GIVES_UP:
             self.game.play(color, action)
         if self.clock:
@@ -461,16 +455,14 @@ class GtpEngine:
         return "0" if lead == 0 else f"{'B' if lead > 0 else 'W'}+{abs(lead):g}"
 
     def do_final_status_list(self, words: list[str]) -> str:
-        """List the stones of a status. All stones are alive, because the board is scored as it stands."""
+        """List the stones with the given status. All stones on the board count as alive."""
         if not words or words[0] not in STATUS:
             raise GtpError("syntax error")
         cells = np.flatnonzero(self.game.stones()).tolist() if words[0] == "alive" else []
         return "\n".join(map(self.game.name, cells))
 
     def _asked(self, words: list[str]) -> tuple[int, float]:
-        """Return the color, and the seconds between two lines of an analysis. words: a color, an interval in 1/100 s,
-        and pairs of key and value. Of the keys, only `interval` counts. Raises GtpError: the interval cannot be read.
-        """
+        """Return the color, and the seconds between two lines of an analysis, from the words of a command."""
         rest = [word.lower() for word in words]
         color = COLORS[rest.pop(0)] if rest and rest[0] in COLORS else self.game.to_move
         if "interval" in rest:
@@ -478,7 +470,7 @@ class GtpEngine:
             every = _read_words(rest, _integer)[0]
         else:
             every = _integer(rest[0]) if rest and rest[0].isdecimal() else 50
-        return color, max(every, 5) / 100
+        return color, max(every, 5) / 100  # the interval is in 1/100 s; other keys are ignored
 
     def do_kata__analyze(self, words: list[str]) -> Iterator[str]:
         return self._lines(False, *self._asked(words))
@@ -487,7 +479,7 @@ class GtpEngine:
         return self._lines(True, *self._asked(words))
 
     def _lines(self, plays: bool, color: int, every: float) -> Iterator[str]:
-        """Yield an analysis line every `every` s, and "" at other steps. If `plays`, end with the move, else never."""
+        """Yield an analysis line every `every` seconds, else "". With `plays`, finally make a move and yield it."""
         begun = shown = time.monotonic()
         for search in self._think(color) if plays else self._ponder(color):
             if time.monotonic() < shown + every:
@@ -499,7 +491,7 @@ class GtpEngine:
         yield f"play {self._make(color, self._decide(color, search), begun)}\n\n"
 
     def _ponder(self, color: int) -> Iterator[Search]:
-        """Yield a search of ANALYSED simulations after each of its steps. After its end, yield it again and again."""
+        """Yield a search of ANALYSED simulations after each step. When it is complete, yield it again without end."""
         simulate(self.policy, ANALYSED)
         for search in self.policy.grow(self.game.position(color)[None]):
             yield search
@@ -509,7 +501,7 @@ class GtpEngine:
 
 
 def _read_words(words: list[str], *kinds: Callable[[str], Any]) -> list[Any]:
-    """Convert each of the first words with the function of the same place in `kinds`. Raises GtpError: a wrong word."""
+    """Convert the first words, each with its function in `kinds`. Raises GtpError for wrong words."""
     if len(words) < len(kinds):
         raise GtpError("syntax error")
     return [kind(word) for kind, word in zip(kinds, words, strict=False)]
@@ -538,7 +530,7 @@ def _number(word: str) -> float:
 
 
 def answer_lines(engine: GtpEngine, source: TextIO, out: TextIO) -> None:
-    """Answer the lines of `source` until the command `quit` or the end. An analysis ends when the next line arrives."""
+    """Answer the lines of `source` until the command `quit` or the end. A new line ends an endless analysis."""
     if isinstance(source, io.TextIOWrapper):
         source.reconfigure(errors="replace")  # an invalid byte does not end the input
     lines = queue.Queue[str | None]()
@@ -562,7 +554,7 @@ def _read(source: TextIO, lines: queue.Queue[str | None]) -> None:
 
 
 def main(open_engine: Callable[[], GtpEngine]) -> None:
-    """Answer GTP commands from stdin on stdout. All other output goes to stderr. Warm up before any clock runs."""
+    """Answer GTP commands from stdin on stdout. All other output goes to stderr."""
     out = sys.stdout
     with contextlib.redirect_stdout(sys.stderr):
         engine = open_engine()

@@ -1,7 +1,7 @@
 """The `polyplay` command: call the function of a verb (subcommand), and turn exceptions into an exit status.
 
-Exit status: 0 success, 1 the run failed, 2 a mistake on the command line, 129 SIGHUP, 130 Ctrl-C, 143 SIGTERM. A verb's
-file is imported only when the verb is called, because some imports are slow.
+Exit status: 0 if the command succeeded, 1 if the run failed, 2 for a mistake on the command line, 129 after SIGHUP, 130
+after Ctrl-C, and 143 after SIGTERM.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ MOVED = {  # earlier verbs, and words of other libraries → the command here
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command line (None: the words given to this program), and return the exit status."""
+    """Run the command line `argv`, by default that of this program, and return the exit status."""
     words = list(sys.argv[1:] if argv is None else argv)
     try:
         try:
@@ -105,7 +105,7 @@ def _complain(text: str, status: int, e: BaseException) -> int:
 
 
 def dispatch(words: list[str]) -> int:
-    """Call the function of a verb, and return the exit status. Raises UserError, Help, and all exceptions of runs."""
+    """Call the function of the verb, and return the exit status. Raises UserError, Help, and exceptions of runs."""
     verb, rest = (words[0], words[1:]) if words else ("--help", [])
     if verb in ("-h", "--help", "help"):
         print(usage())
@@ -132,7 +132,7 @@ def dispatch(words: list[str]) -> int:
 
 
 def usage() -> str:
-    """Return the text that `polyplay --help` prints. It fits on one screen of 80 columns."""
+    """Return the text that `polyplay --help` prints. The text fits on one screen of 80 columns."""
     first = [f"  polyplay {f'{words}':<30}{what}" for words, what in FIRST]
     named = {words.partition(" ")[0] for words, _ in FIRST}
     others = [f"  {f'{verb} {takes}':<18}{what}" for verb, (takes, what) in VERBS.items() if verb not in named]

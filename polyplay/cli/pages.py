@@ -1,4 +1,4 @@
-"""Web applications that serve the pages of `watch` and `play` to this machine only, and the checks that guard them."""
+"""Web applications that serve the pages of `polyplay watch` and `polyplay play` to this machine only."""
 
 from __future__ import annotations
 
@@ -44,9 +44,8 @@ async def add_headers(request: Request, answer: RequestResponseEndpoint) -> Resp
 
 
 def page_application(folder: Path, routes: Sequence[Route]) -> Starlette:
-    """Return a web application that serves one page. It has the page's files (index.html at the root), the files that
-    all pages share, and these routes. It refuses requests to other host names, because the page of a foreign site could
-    make such a name point to this machine.
+    """Return a web application that serves the files in `folder` (index.html at the root), the files that all pages
+    share, and these routes. It answers only requests for localhost or 127.0.0.1, so that no foreign site can use it.
     """
     files = [*sorted(path for path in folder.iterdir() if path.is_file()), *SHARED]
     names = {path: "/" if path.name == INDEX else f"/{path.name}" for path in files}
@@ -60,7 +59,7 @@ def page_application(folder: Path, routes: Sequence[Route]) -> Starlette:
 
 
 def answer_if_new(request: Request, state: object) -> Response:
-    """Answer with a page's state as JSON. If the page already has this state, answer with status 304 instead."""
+    """Answer with a page's state as JSON, or with status 304 if the page already has this state."""
     text = json.dumps(to_plain(state))
     tag = f'"{hashlib.sha256(text.encode()).hexdigest()[:32]}"'
     if request.headers.get("if-none-match") == tag:
@@ -80,20 +79,20 @@ ASKS: dict[str, tuple[Callable[[Path], bool], str]] = {
 
 
 class Runs:
-    """The runs that a page shows. Requests come from several threads, so a lock lets one at a time read files."""
+    """The training runs that a page shows. A lock lets one thread at a time read the runs' files."""
 
     def __init__(self, directories: list[Path], token: str):
         self.readers = [RunReader(directory) for directory in directories]
         self.token, self.lock = token, threading.Lock()
 
     def state(self, request: Request) -> Response:
-        """Answer with everything that the page shows, or with status 304 if nothing has changed."""
+        """Answer with the state of all runs."""
         with self.lock:
             state = [reader.state() for reader in self.readers]
         return answer_if_new(request, state)
 
     def ask(self, request: Request) -> Response:
-        """Pass the page's request to stop a run, or to save a checkpoint, on to the run, if the token is right."""
+        """Pass a request of the page on to the run: stop, or save a checkpoint. Requests need the right token."""
         if not hmac.compare_digest(request.headers.get(TOKEN, "").encode(), self.token.encode()):
             return JSONResponse({"answer": "the token is missing or wrong: open the URL that was printed"}, 403)
         index, asked = request.path_params["index"], ASKS.get(request.path_params["what"])
@@ -119,7 +118,7 @@ FROM_PAGE = "x-polyplay"  # header of the page's own requests; browsers forbid i
 
 
 def play_application(session: PlaySession) -> Starlette:
-    """Return the web application of `polyplay play`, on which a person plays one game."""
+    """Return the web application of `polyplay play`, in which a person plays one game."""
     requests: dict[str, Callable[[Row], None]] = {
         "move": lambda given: session.move(
             _whole(given, "action", session.board.actions), _whole(given, "ply", 1 << 16)
@@ -131,11 +130,11 @@ def play_application(session: PlaySession) -> Starlette:
     }
 
     def state(request: Request) -> Response:
-        """Answer with everything the page shows, or with 304 if nothing has changed."""
+        """Answer with the state of the game."""
         return answer_if_new(request, session.state())
 
     async def change(request: Request) -> Response:
-        """Answer with the state after a request, or with 409 and the reason if the request cannot be met."""
+        """Do what the person asks, and answer with the new state, or with status 409 if that is impossible."""
         if FROM_PAGE not in request.headers:
             return JSONResponse({"answer": "only the page itself may send this"}, 403)
         change = requests.get(request.path_params["what"])

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class MoveList:
-    """A game as the list of its moves. It also has the position before each move, and the present position."""
+    """A game in progress. It keeps the list of moves and the position after each move."""
 
     def __init__(self, board: Game):
         self.board = board
@@ -31,12 +31,12 @@ class MoveList:
 
     @property
     def record(self) -> np.ndarray:
-        """The present position as an array (record), int8 [record]."""
+        """Current position, encoded as an int8 array."""
         return self.records[-1]
 
     @property
     def mover(self) -> int:
-        """Player whose turn it is: 0 is the first player, 1 is the second."""
+        """Player whose turn it is: the first player (0) or the second player (1)."""
         return records.mover(self.record)
 
     @property
@@ -49,17 +49,17 @@ class MoveList:
 
     @property
     def margin(self) -> float | None:
-        """Points by which a finished game was won. None before the end, or if the game has no points."""
+        """Points by which a finished game was won, or None before the end and in games without points."""
         return None if self.result == records.GOES_ON else self.board.margin(self.record)
 
     def owners(self) -> list[int]:
-        """Return each cell's owner in a finished game of Go: 1 the first player, 2 the second, 0 neither. Else []."""
+        """Return each cell's owner in a finished game of Go (1: first player, 2: second player, 0: none), else []."""
         if self.result == records.GOES_ON or not isinstance(self.board, Go):
             return []
         return self.board.owners(self.record).tolist()
 
     def play(self, action: int) -> None:
-        """Play a move for the player whose turn it is. Raises ValueError: the move is not legal."""
+        """Play a move for the player whose turn it is. Raises ValueError if the move is not legal."""
         if action not in self.legal:
             raise ValueError("this move is not legal")
         record = self.record.copy()
@@ -74,12 +74,12 @@ class MoveList:
             self.result = records.GOES_ON
 
     def undoable(self, person: int) -> int:
-        """Return how many moves to take back until it is the turn of player `person` again, or 0 if it never was."""
+        """Return how many moves to take back until it is `person`'s turn. Return 0 if `person` has not moved yet."""
         turns = [ply for ply in range(len(self.moves)) if records.mover(self.records[ply]) == person]
         return len(self.moves) - turns[-1] if turns else 0
 
     def line(self) -> list[int]:
-        """Return the cells of the winner's lines in order, or [] if there is no winner."""
+        """Return the cells of all winning lines in ascending order. Return [] if the game has no winning line."""
         if self.result != records.WON or not isinstance(self.board, KInARow):
             return []
         cells, found = self.board.stones(self.record).reshape(self.board.rows, self.board.columns), set[int]()
@@ -97,8 +97,8 @@ MOST = 100_000  # most simulations per search
 
 @dataclass(frozen=True)
 class PageOptions:
-    """Serve a page to play a board game against a run's agent, to this machine only. Needs polyplay[watch]. Or play in
-    the terminal, or answer another Go program.
+    """Play a board game against a run's agent: on a web page for this machine only (needs polyplay[watch]), in the
+    terminal, or with another Go program.
     """
 
     terminal: bool = False  # type moves in the terminal, not on a page; also for games that a page cannot show
@@ -151,7 +151,7 @@ def command(words: list[str]) -> None:
 
 
 def open_engine(directory: Path, options: PageOptions) -> GtpEngine:
-    """Return an engine with which a run's agent answers GTP commands. Raises UserError: the run does not play Go."""
+    """Return an engine with which a run's agent answers GTP commands. Raises UserError if the game is not Go."""
     from polyplay import __version__
     from polyplay.cli.gtp import GtpEngine
 
@@ -163,8 +163,8 @@ def open_engine(directory: Path, options: PageOptions) -> GtpEngine:
 
 
 def resign_value(given: str, found: Path) -> float:
-    """Return the value below which an agent resigns. --resign gives it; otherwise the agent has learned it in
-    self-play, and the checkpoint stores it.
+    """Return the value of --resign, below which the agent resigns. For `auto`, return the value that the agent learned
+    in self-play.
     """
     from polyplay.search.self_play import learned_value
 
@@ -173,7 +173,7 @@ def resign_value(given: str, found: Path) -> float:
 
 
 def open_session(directory: Path, options: PageOptions) -> PlaySession:
-    """Return a new game against a run's agent, for a web page. Raises UserError: the page cannot show this game."""
+    """Return a new game against a run's agent, for a web page. Raises UserError if the page cannot show this game."""
     from polyplay.cli.play_session import PlaySession
 
     player, first, found, system = open_player(directory, options)
@@ -185,8 +185,8 @@ def open_session(directory: Path, options: PageOptions) -> PlaySession:
 
 
 def open_player(directory: Path, options: PageOptions) -> tuple[SearchPolicy, int, Path, str]:
-    """Return a run's agent, its simulations per search, the checkpoint, and the system's name. Raises UserError: there
-    is no usable checkpoint, or the agent does not search.
+    """Return a run's agent, its simulations per search, the checkpoint, and the system's name. Raises UserError if no
+    checkpoint is usable, or if the agent does not search.
     """
     from polyplay.acting import play
     from polyplay.evaluation.agent import open_run

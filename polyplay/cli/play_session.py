@@ -1,4 +1,4 @@
-"""A game between a person and an agent: on a web page, where a thread searches every position, or in the terminal."""
+"""A game between a person and an agent, on a web page or in the terminal."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ Verdict = tuple[int, int]  # (1: the mover wins, 0: a draw, -1: the mover loses;
 
 
 class PlaySession:
-    """One game between a person and an agent on a web page, as `polyplay play` serves it.
+    """One game between a person and an agent on the web page of `polyplay play`.
 
-    Any thread may call the methods. A method that changes the game raises ValueError if the change is not possible now.
-    about: facts about the agent that the page shows.
+    Any thread may call the methods. A method raises ValueError if the game does not allow the change now.
+    `about`: facts about the agent that the page shows.
     """
 
     def __init__(self, policy: SearchPolicy, simulations: int, about: Row):
@@ -44,7 +44,7 @@ class PlaySession:
 
     @contextmanager
     def _changing(self) -> Iterator[None]:
-        """Allow changes of the game inside a `with` block. At its end, wake the agent's thread."""
+        """Allow changes of the game inside a `with` block, and wake the agent's thread at the end of the block."""
         with self.changed:
             yield
             self.version += 1
@@ -59,14 +59,14 @@ class PlaySession:
     # -------------------------------------------------------------------------------- what a person does
 
     def move(self, action: int, ply: int) -> None:
-        """Play the person's move. The move is for the position after `ply` moves."""
+        """Play the person's move. Raises ValueError on the agent's turn, or if the game does not have `ply` moves."""
         with self._changing():
             if self.game.result != records.GOES_ON or ply != len(self.game.moves) or self.game.mover != self.person:
                 raise ValueError("it is not your turn")
             self.game.play(action)
 
     def undo(self) -> None:
-        """Take back all moves since the person's last turn, and that turn's move too."""
+        """Take back the person's last move and all later moves."""
         with self._changing():
             n = self.game.undoable(self.person)
             if not n:
@@ -85,7 +85,7 @@ class PlaySession:
             self.person = person
 
     def simulate(self, simulations: int) -> None:
-        """Set the number of simulations per search. It also applies to the present position."""
+        """Set the number of simulations per search. The current position is searched again."""
         with self._changing():
             self.simulations = simulations
 
@@ -109,14 +109,13 @@ class PlaySession:
                     self.trouble = trouble if self.version == version else self.trouble
 
     def _wanted(self) -> bool:
-        """Tell whether to search: it is the agent's turn, or this position has no complete search of this size yet."""
         if self.game.result != records.GOES_ON or self.trouble:
             return False
         found = self.found.get(len(self.game.moves))
         return self.game.mover != self.person or not (found and found["over"] and found["asked"] == self.simulations)
 
     def _search(self, version: int, simulations: int, record: np.ndarray) -> None:
-        """Search the position `record`. Stop if the game changes. At the end, move if it is the agent's turn."""
+        """Search the position `record`, but stop if the game changes. Then make the move if it is the agent's turn."""
         simulate(self.policy, simulations)
         shown = -EVERY
         for search in self.policy.grow(record[None]):
@@ -166,7 +165,7 @@ class PlaySession:
             }
 
     def _solved(self) -> Row:
-        """Return what the solver says of each move in this position: whether it wins, draws or loses, and when."""
+        """Return the solver's result of each move (win, draw or loss) and the number of moves until the end."""
         record, key = self.game.record, self.game.record.tobytes()
         if not self.why_unsolved and self.game.result == records.GOES_ON and key not in self.solved:
             found = solver()
@@ -175,7 +174,7 @@ class PlaySession:
         return {"verdicts": self.solved.get(key, {}), "why_not": self.why_unsolved}
 
     def _value(self, ply: int) -> float | None:
-        """Return a position's value for the first player: the result of a finished game, or else the search's value."""
+        """Return a position's value for the first player. At the end of the game, the value is the result."""
         if ply == len(self.game.moves) and self.game.result != records.GOES_ON:
             return 0.0 if self.game.winner is None else 1.0 - 2.0 * self.game.winner
         return self.found[ply]["value"] if ply in self.found else None
@@ -206,7 +205,7 @@ class TerminalGame:
         print()
 
     def _action(self, typed: str) -> int | None:
-        """Return the legal move with this name, or None. In a game of columns, a column has its number from 1 too."""
+        """Return the legal move with this name, or None. In Connect Four, a column's number (from 1) is also a name."""
         columns = isinstance(self.board, KInARow) and self.board.gravity
         names = {str(action + 1): action for action in self.game.legal if columns}
         return (names | {self.board.move_name(action): action for action in self.game.legal}).get(typed)
@@ -251,8 +250,8 @@ def simulate(policy: SearchPolicy, simulations: int) -> None:
 
 
 def report(search: Search) -> Row:
-    """Return what a search of one game has found so far. The values `q` are for the player to move. The values `value`
-    and `raw` are for the first player.
+    """Return the current results of a search in one game. `q` has values for the player to move. `value` and `raw` are
+    values for the first player.
     """
     found = search.look(np.array([0]))
     sign = 1 - 2 * records.mover(found.records[0])

@@ -36,8 +36,8 @@ FILES = ("config.json", GAMES)  # a run has at least one of these files; runs of
 
 @dataclass(frozen=True, eq=False)
 class Curve:
-    """Learning curve of a run: the mean return of its last games, at the end of each game.
-    across: positions of these ends on each axis, by axis (frames, steps, minutes, …).
+    """Learning curve of a run. At the end of each game, it has the mean return of the last games.
+    `across`: the points' positions on each horizontal axis, by the name of the axis (frames, steps, minutes, …).
     """
 
     label: str
@@ -49,7 +49,7 @@ class Curve:
 
 
 def find_runs(place: Path) -> list[Path]:
-    """Return the run `place`, or else the runs inside it, seed-2 before seed-10. Raises UserError: there is no run."""
+    """Return the runs inside `place`, or [place] if it is itself a run. Raises UserError if it contains no runs."""
     if any((place / name).is_file() for name in FILES):
         return [place]
     inside = {path.parent for deep in run_files.INSIDE for name in FILES for path in place.glob(f"{deep}/{name}")}
@@ -59,13 +59,12 @@ def find_runs(place: Path) -> list[Path]:
 
 
 def _natural(path: Path) -> list[tuple[str, int]]:
-    """Return a key by which paths are sorted, so that seed-2 comes before seed-10."""
     return [(text, int(number or 0)) for text, number in re.findall(r"(\D*)(\d*)", str(path))]
 
 
 def read_curves(place: Path, games: int = WINDOW) -> list[Curve]:
     """Return the learning curve of each run at `place`. For each run without games, print a line that says so. Raises
-    UserError: no run has games.
+    UserError if no run has games.
     """
     found, missing = list[Curve](), list[UserError]()
     for run in find_runs(place):
@@ -81,8 +80,8 @@ def read_curves(place: Path, games: int = WINDOW) -> list[Curve]:
 
 
 def read_curve(run: Path, games: int = WINDOW) -> Curve:
-    """Return the learning curve of one run. It is read from the run's games, or from its reports if it has no games. If
-    a resumed run repeats games, they count once. Raises UserError: no game has ended.
+    """Return the learning curve of one run. It is made from the log of games, or from the run's reports if the log is
+    empty. Raises UserError if no game has ended.
     """
     by_hand, place = not (run / "config.json").exists(), run.resolve()
     name = place.parent.name if place.name.startswith("seed-") else place.name  # runs of several seeds share a name
@@ -105,13 +104,12 @@ def read_curve(run: Path, games: int = WINDOW) -> Curve:
 
 
 def _settings(config: Row) -> Row:
-    """Return a run's settings, and those of its run options that change what is learned."""
     options = config.get("options", {})
     return {**{name: options[name] for name in LEARNED if name in options}, **config["config"]}
 
 
 def read_task_curves(run: Path, games: int = WINDOW) -> list[Curve]:
-    """Return a learning curve for each task of a run, over the task's share of frames; [] for a run with one task."""
+    """Return one curve per task, over the task's frames and steps. Return [] if the run has only one task."""
     config = run_files.read_config(run) if (run / "config.json").exists() else {"config": {}}
     words, found = task_words(config["config"].get("env")), list[Curve]()
     rows = run_files.current_rows(run / GAMES, "episodic_return", "steps") if words else []
@@ -131,7 +129,7 @@ def read_task_curves(run: Path, games: int = WINDOW) -> list[Curve]:
 
 
 def thin(x: np.ndarray, most: int) -> np.ndarray:
-    """Return indices of up to `most` points, evenly spread, to draw. Of points with equal `x`, the last one counts."""
+    """Return indices of at most `most` evenly spread points. Of points with equal `x`, only the last one counts."""
     last = np.flatnonzero(np.append(x[1:] != x[:-1], len(x) > 0))
     return np.unique(last[np.linspace(0, len(last) - 1, min(most, len(last))).astype(int)])
 
@@ -147,7 +145,7 @@ Band = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]  # positions, mean 
 
 
 def pools_of(found: Sequence[Curve]) -> list[list[Curve]]:
-    """Put curves into groups (pools) of the same system and configuration, in order of first appearance."""
+    """Group the curves by system and configuration. Groups are in order of first appearance."""
     pools = dict[tuple[str, str], list[Curve]]()
     for curve in found:
         pools.setdefault((curve.label, json.dumps(curve.settings, sort_keys=True)), []).append(curve)
@@ -155,8 +153,8 @@ def pools_of(found: Sequence[Curve]) -> list[list[Curve]]:
 
 
 def names_of(pools: Sequence[Sequence[Curve]]) -> list[str]:
-    """Return a name for each pool (curves of runs that differ only in their seed). It has the system, the environment
-    if there are several, and the settings in which pools of the same system differ.
+    """Return a name for each group of curves. The name has the system and the settings that differ between groups of
+    the same system. If there are several environments, the name also has the environment.
     """
     heads = [pool[0] for pool in pools]
     several = len({head.env for head in heads}) > 1
@@ -171,13 +169,13 @@ def _own_settings(head: Curve, heads: Sequence[Curve]) -> list[str]:
 
 
 def band_name(band: str, n: int) -> str:
-    """Return the name of the band that is drawn around the mean of n runs: an interval, or the range."""
+    """Return the legend's name for the band around the mean of n runs."""
     return interval_name(n) if band == "interval" else "range"
 
 
 def pool_curves(runs: Sequence[Curve], axis: str, band: str) -> Band | None:
-    """Return the mean of several runs, and the band around it, at the positions where all runs have a return. Return
-    None for a single run, or if the runs have no positions in common.
+    """Return the mean of several runs and the band around it, at positions on `axis` that all runs reach. Return None
+    if the list has only one run, or if the runs have no common positions.
     """
     across = [run.across[axis] for run in runs]
     begin, end = max(x[0] for x in across), min(x[-1] for x in across)
@@ -251,7 +249,7 @@ def curves(runs: Sequence[Path], out: Path, games: int = 100) -> Path:
 
 
 def write_figure(figure: Figure, out: Path, option: str = "--out") -> None:
-    """Write a figure to an image file. Raises UserError: the directory does not exist, or cannot be written to."""
+    """Write a figure to an image file. Raises UserError if the file cannot be written."""
     try:
         figure.savefig(out)
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError, PermissionError) as e:
@@ -260,8 +258,8 @@ def write_figure(figure: Figure, out: Path, option: str = "--out") -> None:
 
 
 def draw_curves(runs: Sequence[Path], options: PlotOptions | None = None) -> Figure:
-    """Draw the learning curves of runs: return over frames and over wall time, or only over `options.x`. Each system
-    and configuration, or each label, has its own color. Raises UserError: there is nothing to draw.
+    """Draw return over frames and over wall time, or only over `options.x`. Runs that differ only in their seed, or
+    that have the same label, have the same color. Raises UserError if no run has games.
     """
     options = options or PlotOptions()
     if not runs:
@@ -287,7 +285,7 @@ def draw_curves(runs: Sequence[Path], options: PlotOptions | None = None) -> Fig
 
 
 def _draw_tasks(by_run: Sequence[Sequence[Curve]], options: PlotOptions) -> Figure:
-    """Draw a panel for each task, with the curves of all runs that play the task, over the task's own frames."""
+    """Draw a panel for each task, with the curves of all runs that play the task."""
     found = [curve for of in _labeled(by_run, options.label, keep_env=True) for curve in of]
     tasks, axis = list(dict.fromkeys(curve.env for curve in found)), options.x or "frames"
     wide = min(COLUMNS, len(tasks))
@@ -317,7 +315,7 @@ def _draw_tasks(by_run: Sequence[Sequence[Curve]], options: PlotOptions) -> Figu
 
 
 def _labeled(by_run: Sequence[Sequence[Curve]], labels: Sequence[str], keep_env: bool = False) -> list[list[Curve]]:
-    """Return the curves of each RUN, named by its label, not by settings. Raises UserError: not one label per RUN."""
+    """Name the curves by --label. Raises UserError if the number of labels differs from the number of runs."""
     if not labels:
         return [list(found) for found in by_run]
     if len(labels) != len(by_run):
@@ -331,7 +329,7 @@ def _labeled(by_run: Sequence[Sequence[Curve]], labels: Sequence[str], keep_env:
 
 
 def blank_figure(what: str, height: float) -> Figure:
-    """Return an empty figure that is 10 inches wide. Raises UserError: `what` needs matplotlib, which is missing."""
+    """Return an empty figure that is 10 inches wide. Raises UserError if matplotlib is missing."""
     try:
         from matplotlib.figure import Figure
     except ImportError:
@@ -354,9 +352,9 @@ def _draw(panel: Axes, axis: str, name: str, color: str, runs: Sequence[Curve], 
 
 
 def dress(axes: Axes, across: str, title: str = "", up: str = "", from_zero: bool = True, counts: bool = False) -> None:
-    """Style a panel of a chart. across, up: labels of its horizontal and vertical axes.
-    from_zero: whether the horizontal axis starts at 0.
-    counts: whether to shorten the numbers on the horizontal axis.
+    """Style a panel of a chart. The texts `across` and `up` label its horizontal and its vertical axis.
+    `from_zero`: whether the horizontal axis starts at 0.
+    `counts`: whether to shorten the numbers on the horizontal axis.
     """
     axes.set_xlabel(across, color=INK)
     axes.set_ylabel(up, color=INK)

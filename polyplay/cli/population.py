@@ -33,8 +33,8 @@ TOP, LOW, SQUARE = 3.4, 1.8, 2.4  # heights in inches: top panel, panel of a cha
 
 
 def member_curve(directory: Path, population: Row, rows: Sequence[Row], member: int) -> np.ndarray:
-    """Return the agent steps and scores of a member (one run of a population), float64 [n, 2]. The scores are running
-    means of games, or evaluations. If there are neither, they are the scores at the decisions about the member.
+    """Return a member's agent steps and scores, float64 [n, 2]. A score is a running mean of games, or an evaluation.
+    If the member has neither, its scores are taken from `rows`, the log of the population's decisions.
     """
     games = population["score"] != "evaluations"
     column = "episodic_return" if games else "episodic_return_mean"
@@ -52,16 +52,15 @@ def member_curve(directory: Path, population: Row, rows: Sequence[Row], member: 
 
 
 def _place(value: Any) -> Any:
-    """Return a hyperparameter's position on an axis. A number is its own position; other values become text."""
     return value if type(value) in (int, float) else str(value)
 
 
 def draw_scores(
     axes: Axes, rows: Sequence[Row], line: Sequence[store.Segment], curves: Mapping[int, np.ndarray]
 ) -> None:
-    """Draw the members' scores over agent steps, and the copies that members made of each other.
-    line: the ancestors of the winner (the best member).
-    curves: curve of each member, by its number.
+    """Draw the members' scores over agent steps, and mark where a member copied another member.
+    `line`: segments of the winner's history. The winner is the best member, and it may have copied other members.
+    `curves`: the curve of each member, by the member's number.
     """
     for curve in curves.values():
         axes.plot(*curve.T, color=GRAY, linewidth=THIN, zorder=1)
@@ -82,7 +81,7 @@ def draw_scores(
 def _draw_steps(
     axes: Axes, parts: Sequence[tuple[float, Any]], end: float, color: str, width: float, up: int = 1
 ) -> None:
-    """Draw a hyperparameter's values over agent steps. parts: (first step, value) in order. end: the last step."""
+    """Draw the values of a hyperparameter as a step function that ends at `end`. `parts` has pairs (begin, value)."""
     if parts:
         begins, values = zip(*parts, strict=True)
         x, y = [*begins, end], [*map(_place, values), _place(values[-1])]
@@ -90,9 +89,9 @@ def _draw_steps(
 
 
 def draw_population(directory: Path, population: Row, rows: Sequence[Row]) -> Figure:
-    """Draw a population. Its members are thin lines, and the winner (best member) with its ancestors is a strong line.
-    Panels below show the hyperparameters' values over steps or, if no value ever changed, the scores over values.
-    Raises UserError: there is nothing to draw yet.
+    """Draw the members' scores over agent steps. A strong line shows the winner and the members from which it was
+    copied. Panels below show each hyperparameter over agent steps. If no hyperparameter has changed, they show the
+    score over the hyperparameter. Raises UserError if no member has a score yet.
     """
     members, winner = population["members"], store.best_member(population["members"])
     if winner is None:
@@ -127,7 +126,7 @@ def _env(directory: Path) -> str:
 
 
 def _panels(n: int, across: int, height: float) -> tuple[Figure, Axes, list[Axes]]:
-    """Return a figure, a panel over its whole width, and n panels below it, at most `across` of them side by side."""
+    """Return a figure, its wide top panel, and n panels below it in rows of at most `across` panels."""
     across = max(1, min(n, across))
     down = -(-n // across)
     figure = blank_figure("--picture", TOP + height * down)
@@ -140,8 +139,8 @@ FEW = 8  # most agents with separate colors
 
 
 def draw_league(directory: Path, history: league_log.LeagueHistory, first: Sequence[Row]) -> Figure:
-    """Draw the ratings of a league's agents and their copies over matches, and below them the agents' hyperparameters.
-    first: each agent's initial hyperparameters, or [] if they are not known.
+    """Draw the ratings of a league's agents over matches. Dotted lines mark where an agent copied another agent. Panels
+    below show the agents' hyperparameters. `first`: initial hyperparameters of each agent, or [] if they are unknown.
     """
     names = list(first[0]) if first and history.copies else []  # without copies values are constant
     figure, top, panels = _panels(len(names), 3, LOW)
@@ -192,10 +191,11 @@ Shown = tuple[str, Iterable[RenderableType], Callable[[], "Figure"]]  # title, l
 
 
 def print_ranking(directory: Path, picture: str | None) -> bool:
-    """Print the ranking of a run, and return True. Return False if the run has none. If `picture` is given, also draw a
-    chart. For a population, print its members, best first, and the winner's ancestors. For a run of league or ftw,
-    print its agents. For a run that rates its agent by TrueSkill, print the newest rated version and its reference
-    opponents.
+    """Print the ranking of a run, and return whether the run has one. If `picture` is given, also draw a chart.
+
+    - population: its members, best first, and the history of the winner
+    - league or ftw: its agents
+    - run with TrueSkill ratings: the newest rated version, and the opponents that it is compared with
     """
     if rated := ratings.read_rated(directory):
         title, lines, draw = _show_ratings(directory, rated)
@@ -244,7 +244,7 @@ def _show_league(directory: Path) -> Shown:
 
 
 def _first_values(directory: Path, history: league_log.LeagueHistory) -> list[Row]:
-    """Return the initial values of each agent: those before its first copy, or else the present ones. [] if unknown."""
+    """Return the hyperparameters of each agent before its first copy, or [] if no checkpoint is intact."""
     saved = [path for path in checkpoint.everything(directory) if checkpoint.flaw(path) is None]
     if not saved:
         return []

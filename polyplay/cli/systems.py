@@ -74,7 +74,7 @@ def show_systems() -> None:
 
 
 def show_system(words: Sequence[str]) -> None:
-    """Print what one system offers: its choices, presets and source. Raises UserError: there are further words."""
+    """Print the facts about one system. Raises UserError if other words follow the system's name."""
     from polyplay.systems import _presets
 
     page, rest = page_and_words(words, "systems")
@@ -145,7 +145,7 @@ def command_runs(words: list[str]) -> None:
 
 
 def table_of(rows: Sequence[Row]) -> Table:
-    """Return a table of runs. If a line is too long for the terminal, names are wrapped, but numbers never are."""
+    """Return a table of runs. On a narrow terminal, long names are wrapped, but numbers are never wrapped."""
     names = [Column("run", overflow="fold"), Column("system", no_wrap=True), Column("env", overflow="fold")]
     marks = [Column("seed", justify="right", no_wrap=True), Column("state", no_wrap=True)]
     table = ruled_table(*names, *marks, numbers=("frames/steps", "min", "return", "best"))
@@ -188,8 +188,8 @@ class CheckOptions:
 
 
 def command_check(words: list[str]) -> int:
-    """Run `polyplay check`: test an environment and print a result for each rule. If a run's directory is given, repeat
-    this run and print the comparison. Return the exit status.
+    """Run `polyplay check`: test an environment and print a result for each rule. If the first word is a run's
+    directory, repeat that run and compare the results. Return the exit status.
     """
     if words and (Path(words[0]) / "config.json").exists():
         return _reproduce(words)
@@ -224,7 +224,7 @@ def _reproduce(words: list[str]) -> int:
 
 
 def _check(env: str, trials: Mapping[str, Any], as_row: bool) -> int:
-    """Test one environment, print the results, and return the exit status. Raises UserError: a wrong option."""
+    """Test one environment, print the results, and return the exit status."""
     try:
         report = env_check.check_env(env, **trials)
     except UserError as e:
@@ -246,7 +246,7 @@ TEMPLATE = Path(__file__).parent / "page" / "system.txt"
 
 
 def write_system(given: Sequence[str]) -> None:
-    """Write a template for a new system to the file NAME.py. Raises UserError: NAME is taken or no module name."""
+    """Write a template for a new system to NAME.py. Raises UserError if NAME is taken or is not a module name."""
     if len(given) != 1:
         raise UserError(f"--new '{' '.join(given)}': must be one name, such as my_system")
     name, path = given[0], Path(f"{given[0]}.py")

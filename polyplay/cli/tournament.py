@@ -20,7 +20,7 @@ four perfect, in Go gtp:COMMAND, a program that speaks GTP."""
 
 
 def command(words: list[str]) -> None:
-    """Run `polyplay tournament`. Print progress on standard error, then tables, the best player first, or JSON."""
+    """Run `polyplay tournament`. Print progress on standard error, and then the ratings, as tables or as JSON."""
     names, options, _ = parse_words(TournamentOptions, words, "polyplay tournament RUN …", ABOUT, several=True)
     result = play_tournament(names, options, lambda line: print(line, file=sys.stderr, flush=True))
     if options.json:

@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 
 
 def train_parts(parts: Sequence[SweepPart], train: Callable[[SweepPart], RunResult], directory: str | None) -> int:
-    """Train the runs of a sweep in order, until a signal ends a run. Print a summary; return the worst exit status.
-    train: function that trains one run.
-    directory: parent directory of all runs. None: each run has its own.
+    """Train the runs of a sweep in order, and print a summary. Stop early if a signal ends a run. Return the highest
+    exit status. `train`: function that trains one run.
+    `directory`: parent directory of all runs, or None if the runs have no common parent directory.
     """
     runs, status = dict[Path, str](), 0
     for part in parts:
@@ -58,8 +58,8 @@ def train_parts(parts: Sequence[SweepPart], train: Callable[[SweepPart], RunResu
 
 
 def print_parts(runs: Mapping[Path, str], picture: Path) -> None:
-    """Print a line for each run of a sweep. For each combination of values in the grid, also print the mean return over
-    seeds with an interval. Then draw all learning curves. runs: the combination as text, by the directory of the run.
+    """Print a line for each run of a sweep, and the mean return over seeds for each combination of values. Then draw
+    all learning curves. `runs`: {directory of a run: its combination of values, as text}.
     """
     from polyplay.cli import plot, systems
 
@@ -88,7 +88,7 @@ def list_parts(directories: Sequence[Path], file: Path) -> None:
 
 
 def choose_part(words: Sequence[str], parts: Sequence[SweepPart]) -> SweepPart:
-    """Return the run (part) of a sweep whose index --part gives. Raises UserError: there is no such index."""
+    """Return the run that --part selects by its index in the sweep. Raises UserError if no run has this index."""
     text = " ".join(words)
     if not re.fullmatch(r"[0-9]{1,9}", text) or int(text) >= len(parts):
         file = parts[0].file.path
@@ -97,10 +97,10 @@ def choose_part(words: Sequence[str], parts: Sequence[SweepPart]) -> SweepPart:
 
 
 def train_sweep(page: Page, words: Sequence[str], sweep: Sweep, number: Sequence[str] | None) -> int:
-    """Train all runs of a sweep, or only one of them, and return the worst exit status. If a run's directory exists,
-    the run resumes. Finished runs are not trained again. Raises UserError, before any run starts: options do not fit.
-    words: options on the command line, which apply to all runs.
-    number: index of the only run to train. None: train all.
+    """Train all runs of a sweep, and return the highest exit status. Resume a run if its directory already exists. Skip
+    runs that are finished. If an option is wrong, raises UserError before any run starts.
+    `words`: options on the command line, which apply to all runs.
+    `number`: index of the only run to train, or None to train all runs.
     """
     if sweep.seeds is not None and "seed" in _names(words):
         text = f"--seed: given, but there is a run for each of the seeds {' '.join(map(str, sweep.seeds))}"
@@ -127,9 +127,9 @@ def train_sweep(page: Page, words: Sequence[str], sweep: Sweep, number: Sequence
 
 
 def read_files(words: list[str]) -> tuple[list[str], OptionFile | None, Sweep | None]:
-    """Read the files that --config and --sweep name. Return the command's words without these two options, the option
-    file or None, and the sweep or None. If there is a file, the first returned word is the system's name, from the
-    command line or else from the file. Raises UserError: a wrong file.
+    """Read the files of --config and --sweep. Return the remaining words of the command line, the option file (or
+    None), and the sweep (or None). If a file is given and the command line names no system, the file's system is
+    inserted as the first word. Raises UserError if a file is wrong.
     """
     words, config = take_option(words, "config")
     words, sweep = take_option(words, "sweep")
@@ -147,14 +147,13 @@ def read_files(words: list[str]) -> tuple[list[str], OptionFile | None, Sweep | 
 
 
 def _names(words: Sequence[str]) -> list[str]:
-    """Return the names of the options among these words of a command line."""
     heads = (word.partition("=")[0] for word in words if word.startswith("-"))
     return [option_file.option_name(head.lstrip("-").removeprefix("no-")) for head in heads]
 
 
 @remembering()
 def command(words: list[str]) -> int:
-    """Run `polyplay train`. Return the worst exit status of the runs; 0 if only a file of options is written."""
+    """Run `polyplay train`, and return the highest exit status of the runs. --save-config only writes a file."""
     from polyplay import systems
     from polyplay.workers import process
 

@@ -1,4 +1,4 @@
-"""watch: serve a web page that shows runs while they train. It reads new lines of the runs' files in bounded memory."""
+"""watch: serve a web page that shows runs while they train. Memory use stays bounded, however long the runs become."""
 
 from __future__ import annotations
 
@@ -34,11 +34,10 @@ SHARES = (*(f"time_{kind}" for kind in KINDS), "cpu")
 
 
 def limit_sentence(row: Row, config: Row, wiring: Row) -> str:
-    """Return a sentence that names the run's bottleneck (what takes most time), its share of time, and an option to
-    try. Return "" if there are no reports.
+    """Return a sentence that names what takes most of the run's time, and an option that may help. Return "" if the run
+    has no reports yet. `row`: means of the last reports.
 
-    Cores count as idle if workers wait, or if there are fewer workers than cores. Other programs are assumed to use no
-    core. Busy time is divided in proportion to the workers' times. row: means of the last reports.
+    The time in which workers wait counts as idle time. So does the time of cores that no worker uses.
     """
     times = {name: row.get(column) or 0.0 for name, (_, column) in BARS.items()}
     busy, workers = sum(times.values()), sum(role["n"] for role in wiring.get("roles", ()))
@@ -62,10 +61,9 @@ GAME = ("wall_seconds", "steps", "episodic_return")  # numbers read of each game
 
 
 def add_point(curve: list[tuple[Any, ...]], row: tuple[Any, ...]) -> None:
-    """Add the point `row` to a curve, whose points begin with their steps. Points at the same or later steps are
-    removed first. This is because a resumed run repeats steps, and because only the last of several games that end
-    together counts. If the curve has more than 2 · POINTS points, it is thinned evenly over steps, and still has its
-    newest point.
+    """Add the point `row`, which begins with its step, to a curve. First remove all points at the same step or later
+    steps, because a resumed run repeats steps. If the curve then has more than 2 · POINTS points, thin it to POINTS
+    points.
     """
     while curve and curve[-1][0] >= row[0]:
         curve.pop()
@@ -77,8 +75,8 @@ def add_point(curve: list[tuple[Any, ...]], row: tuple[Any, ...]) -> None:
 
 
 class LineReader:
-    """Reader of a file of JSON lines that grows. It calls `add` with each new line. If the file was cut, replaced or
-    removed, it first calls `forget`, because all lines that it has read are no longer valid.
+    """Reader of a JSON lines file that grows. It calls `add` with each new line. If the file was cut, replaced or
+    removed, it calls `forget` first, because the earlier lines are no longer valid.
     """
 
     def __init__(self, path: Path, numbers: tuple[str, ...], add: Callable[[Row], None], forget: Callable[[], None]):
@@ -105,12 +103,12 @@ class LineReader:
 
 
 def is_self_play(values: Row) -> bool:
-    """Tell whether the agent plays both sides of a board game. If so, the returns of games mean nothing."""
+    """Tell whether the run is self-play of a board game. The mean return of such a run says nothing about strength."""
     return str(values.get("env", "")).startswith("game:") and "simulations" in values
 
 
 class RunReader:
-    """One run on the page. The method `state` reads new lines of the run's files, and returns what the page shows."""
+    """Reader of one run. The method `state` reads new lines of the run's files, and returns what the page shows."""
 
     def __init__(self, directory: Path):
         self.directory = directory
@@ -172,9 +170,6 @@ class RunReader:
         self.last.append({k: row[k] for k in (*GAME, "episodic_length", "lane") if k in row})
 
     def _self_play(self) -> Row:
-        """Return what the page shows for self-play: the accuracy of the agent's values, and the newest score against
-        random play, if it was measured.
-        """
         played: list[Row] = []
         with contextlib.suppress(UserError):
             played = read_evaluations(self.directory)

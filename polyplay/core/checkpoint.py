@@ -1,11 +1,11 @@
 """Checkpoints: directories of safetensors and JSON files. A checkpoint is either complete or absent. No file is
 pickled.
 
-Workers write their parts into `checkpoints/.partial-<update>`. When all parts are complete, the main process renames
-this directory, so that another save of the same update starts a new one. The main process then adds the manifest
-(schema version, counters, SHA-256 and size of every file) and renames the directory again. Only now does the checkpoint
-exist. If a checkpoint does not match its manifest, or if weights in it are not finite, a warning is printed and the
-previous checkpoint is used.
+Workers write their parts into `checkpoints/.partial-<update>`. When all parts are complete, the main process adds a
+manifest (schema version, counters, SHA-256 and size of every file) and renames the directory to its final name.
+
+A checkpoint is damaged if its files differ from its manifest, or if its weights are not finite. A run then prints a
+warning and uses the checkpoint before it.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def checkpoints_dir(directory: Path) -> Path:
 
 
 class CheckpointPart:
-    """Writer of one worker's part of the checkpoint of update `version`."""
+    """Writes one worker's part of a checkpoint."""
 
     def __init__(self, directory: Path, version: int):
         self.root = partial(directory, version)
@@ -71,18 +71,17 @@ class CheckpointPart:
         self._write(f"{name}.json", lambda path: write_json(path, value))
 
     def folder(self, name: str) -> Path:
-        """Make a directory for data in several files, and return its path."""
+        """Make a directory inside the part, and return its path."""
         path = self.root / name
         path.mkdir(parents=True, exist_ok=True)
         return path
 
     def _write(self, name: str, write: Callable[[Path], None]) -> None:
-        """Write a file. Try once more if the directory was renamed during the write, to complete an earlier save."""
         path = self.root / name
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             write(path)
-        except FileNotFoundError:
+        except FileNotFoundError:  # the main process renamed the directory during the write
             path.parent.mkdir(parents=True, exist_ok=True)
             write(path)
 
@@ -97,26 +96,26 @@ def directory_name(version: int, counters: Row) -> str:
 
 
 def update_of(path: Path) -> int:
-    """Return the update in a checkpoint's name. Return -1 for other names, such as those of best weights."""
+    """Return the update in a checkpoint's name. Return -1 if the name has no update, as for best weights."""
     found = NAME.fullmatch(path.name)
     return int(found[1]) if found else -1
 
 
 def steps_of(path: Path) -> int:
-    """Return the agent steps in a checkpoint's name, 0 if the name has none. The checkpoint need not exist."""
+    """Return the agent steps in a checkpoint's name, or 0 if the name has none. The path need not exist."""
     found = NAME.fullmatch(path.name)
     return int(found[2].removeprefix("-steps-")) if found and found[2] else 0
 
 
 def complete(directory: Path, version: int, counters: Row) -> Path:
-    """Make a checkpoint of the parts that workers wrote for update `version`, and return its path. If this fails, the
-    parts are removed. Raises OSError.
+    """Make a checkpoint from the parts that workers wrote for update `version`, and return its path. If a file cannot
+    be written, raises OSError and removes the parts.
     """
     root, final = partial(directory, version), checkpoints_dir(directory) / directory_name(version, counters)
     taken = root.with_name(f"{root.name}-taken")
     try:
         shutil.rmtree(taken, ignore_errors=True)
-        platform.replace(root, taken)
+        platform.replace(root, taken)  # another save of the same update starts a new directory
         for temporary in taken.rglob(".*"):  # from a worker that was killed during a write
             temporary.unlink(missing_ok=True)
         finish(taken, final, version, counters)
@@ -128,9 +127,8 @@ def complete(directory: Path, version: int, counters: Row) -> Path:
 
 
 def finish(root: Path, final: Path, version: int, counters: Row) -> None:
-    """Add the manifest to the directory `root`, rename the directory to `final`, and remove an older save of the same
-    update. One of the two saves always exists. If both have the same name, the name of the new save has an extra zero
-    until the old one is removed.
+    """Make the directory `root` a complete checkpoint. Add the manifest, rename the directory to `final`, and then
+    remove older checkpoints of the same update. Even if the process is killed, one of them is left.
     """
     files = {str(p.relative_to(root)): describe_file(p) for p in sorted(root.rglob("*")) if p.is_file()}
     write_json(root / MANIFEST, {"schema": SCHEMA, "update": version, "counters": counters, "files": files})
@@ -148,7 +146,7 @@ def finish(root: Path, final: Path, version: int, counters: Row) -> None:
 
 
 def _remove(path: Path) -> None:
-    """Remove a checkpoint if it exists. Rename the directory first, so that a kill never leaves half a checkpoint."""
+    """Remove a checkpoint. It is renamed first, so that a kill never leaves half a checkpoint under its name."""
     aside = path.with_name(f".partial-old-{path.name}")
     shutil.rmtree(aside, ignore_errors=True)
     with contextlib.suppress(OSError):
@@ -164,7 +162,7 @@ def describe_file(path: Path) -> Row:
 def save_weights(directory: Path, prefix: str, module: Any, counters: Row) -> None:
     """Save only the weights of a torch module, as the policy of agent 0. Raises OSError.
 
-    prefix: BEST or CHAMPION. BEST replaces weights that were saved earlier as BEST. CHAMPION replaces none.
+    `prefix`: BEST, to replace the earlier best weights, or CHAMPION, to keep all earlier ones.
     """
     version = int(counters["updates"])
     final = checkpoints_dir(directory) / f"{prefix}{directory_name(version, counters)}"
@@ -180,13 +178,13 @@ def save_weights(directory: Path, prefix: str, module: Any, counters: Row) -> No
 
 
 def best_weights(directory: Path) -> Path | None:
-    """Return the directory of the intact weights last saved as BEST, or None if there are none."""
+    """Return the directory of the newest intact best weights, or None if the run has none."""
     found = [p for p in checkpoints_dir(directory).glob(f"{BEST}*") if flaw(p) is None]
     return max(found, key=lambda p: p.stat().st_mtime, default=None)
 
 
 def champions(directory: Path) -> list[Path]:
-    """Return the directories of intact weights that were saved as CHAMPION (winners of a match), oldest first."""
+    """Return the directories of the run's intact champions, oldest first. A champion is a network that won a match."""
     return [p for p in sorted(checkpoints_dir(directory).glob(f"{CHAMPION}*")) if flaw(p) is None]
 
 
@@ -200,21 +198,21 @@ def partials(directory: Path) -> list[Path]:
 
 
 def partial_versions(directory: Path) -> list[int]:
-    """Return the updates for which parts exist. Ignore parts of best weights, which another worker writes."""
+    """Return the updates of all incomplete checkpoints. Directories with only weights are ignored."""
     names = (path.name.removeprefix(".partial-") for path in partials(directory))
     return [int(name) for name in names if name.isdecimal()]
 
 
 def remove_partial(directory: Path) -> None:
-    """Remove the parts of checkpoints that a killed run left."""
+    """Remove all incomplete checkpoints, which a killed run may have left."""
     for left in partials(directory):
         shutil.rmtree(left, ignore_errors=True)
 
 
 def prune(directory: Path, keep: int) -> None:
-    """Keep the newest `keep` checkpoints and the one with the best return. Remove that of update 0 if others exist."""
+    """Remove old checkpoints, except the newest `keep` and the one with the best mean return in training."""
     paths = everything(directory)
-    if len(paths) > 1 and update_of(paths[0]) == 0:
+    if len(paths) > 1 and update_of(paths[0]) == 0:  # from before the first update
         _remove(paths.pop(0))
     best_one = _best_scored(paths)
     for path in paths[: -max(keep, 1)]:
@@ -229,16 +227,17 @@ def everything(directory: Path) -> list[Path]:
 
 
 def best(directory: Path) -> Path | None:
-    """Return the newest champion (weights that won a match). If there is none, return the weights with the best score
-    in evaluations during training. If these are missing too, return the checkpoint with the best mean return in
-    training. Returns of self-play are ignored, because they do not measure strength. Return None if none of these
-    exists.
+    """Return the best weights of a run, or None. The first of these that exists is returned:
+
+    - the newest champion (a network that won a match)
+    - the weights with the best score in evaluations during training
+    - the checkpoint with the best mean return in training, except in self-play, where returns do not measure strength
     """
     return next(reversed(champions(directory)), None) or best_weights(directory) or _best_scored(everything(directory))
 
 
 def _best_scored(paths: list[Path]) -> Path | None:
-    """Return the checkpoint with the best mean return in training, or None if none has one, as in self-play."""
+    """Return the checkpoint with the best mean return in training, or None if no checkpoint has one."""
     scored = []
     for path in paths:
         with contextlib.suppress(OSError, ValueError):
@@ -250,7 +249,7 @@ def _best_scored(paths: list[Path]) -> Path | None:
 
 
 def manifest(path: Path) -> Row:
-    """Read the manifest of a checkpoint. Raises OSError, or ValueError if the manifest is damaged."""
+    """Read the manifest of a checkpoint. Raises OSError or ValueError if the manifest is missing or damaged."""
     found = read_object(path / MANIFEST)
     if found.get("schema") != SCHEMA:
         raise ValueError(f"its schema is {found.get('schema')!r}, this version reads {SCHEMA}")
@@ -268,9 +267,9 @@ def agents_of(path: Path) -> list[int]:
 
 
 def flaw(path: Path, within: str = "") -> str | None:
-    """Describe a checkpoint's first flaw, or return None if it is intact.
+    """Describe a checkpoint's first flaw, or return None if the checkpoint is intact.
 
-    within: check only the files whose names start with this text.
+    `within`: check only files whose names start with this text.
     """
     try:
         found = manifest(path)
@@ -299,13 +298,13 @@ def flaw(path: Path, within: str = "") -> str | None:
 
 
 def _not_finite(arrays: dict[str, np.ndarray]) -> str:
-    """Return text that names arrays with NaN or infinity. Return "" if all numbers are finite."""
+    """Return text that names the arrays with NaN or infinity, or "" if all numbers are finite."""
     bad = sorted(k for k, v in arrays.items() if np.issubdtype(v.dtype, np.floating) and not np.isfinite(v).all())
     return f"has numbers that are not finite ({', '.join(bad[:3])})" if bad else ""
 
 
 def resume_flaw(path: Path) -> str | None:
-    """Describe the first flaw of a checkpoint from which a run is to resume, or return None if it is intact."""
+    """Like `flaw`, but also check that the manifest has the counters that a resumed run needs."""
     if wrong := flaw(path):
         return wrong
     counters, numbers = {"wall_seconds": 0.0, "games": {}, **manifest(path)["counters"]}, ("steps", "frames", "updates")
@@ -315,8 +314,8 @@ def resume_flaw(path: Path) -> str | None:
 
 
 def newest(directory: Path, say: Callable[[str], None], flaw_of: Callable[[Path], str | None] = flaw) -> Path:
-    """Return the newest intact checkpoint. Each newer checkpoint is damaged, and `say` is called with a message about
-    it. Raises UserError if no checkpoint is intact.
+    """Return the newest intact checkpoint. For each damaged checkpoint before it is found, call `say` with a message.
+    Raises UserError if no checkpoint is intact.
     """
     found = everything(directory)
     for path in reversed(found):
@@ -330,9 +329,9 @@ def newest(directory: Path, say: Callable[[str], None], flaw_of: Callable[[Path]
 
 
 def set_aside(directory: Path, found: Path | None) -> None:
-    """Rename all checkpoints newer than `found`, from which the run resumes, so that no later resume uses them and
-    `prune` ignores them. If `found` is None, rename all. Also rename champions (winners of matches) from that update or
-    later, because their matches will be repeated.
+    """Rename all checkpoints newer than `found`, from which the run resumes, or all checkpoints if `found` is None.
+    Renamed checkpoints are not used again. Also rename champions (networks that won a match) of `found`'s update or
+    later, because the run repeats their matches.
     """
     update = -1 if found is None else update_of(found)
     late = [path for path in everything(directory) if update_of(path) > update]
@@ -346,7 +345,7 @@ def set_aside(directory: Path, found: Path | None) -> None:
 
 
 class OpenCheckpoint:
-    """Intact checkpoint. Its arrays and JSON files are read by name."""
+    """Intact checkpoint, whose arrays and JSON files are read by name."""
 
     def __init__(self, path: Path):
         self.path = path
@@ -368,8 +367,8 @@ open_checkpoint: Callable[..., OpenCheckpoint] = OpenCheckpoint
 
 
 def load_into(module: Any, arrays: dict[str, np.ndarray]) -> None:
-    """Copy named arrays into the tensors of a torch module, in place, because the tensors may be views. Raises
-    UserError if names or shapes differ.
+    """Copy arrays by name into the parameters and buffers of a torch module, in place. Raises UserError if names or
+    shapes differ.
     """
     import torch
 
@@ -398,7 +397,7 @@ CHECKSUM = "sha256"  # metadata key of a file's checksum over names, types, shap
 
 
 def self_path(directory: Path, agent: int, version: int) -> Path:
-    """Return the path of a past agent's file: the weights of `agent` at `version`."""
+    """Return the path of the file with the weights that `agent` had at `version`."""
     return directory / FOLDER / f"{agent}-{version}{ARRAYS}"
 
 
@@ -426,7 +425,7 @@ def self_flaw(path: Path) -> str:
 
 
 def _read(path: Path) -> tuple[dict[str, np.ndarray], str]:
-    """Return a past agent's arrays, and a flaw ("" if intact). Files of earlier versions have no checksum."""
+    """Return a past agent's arrays, and the flaw of its file ("" if intact). Older files may have no checksum."""
     try:
         with safe_open(path, "np") as file:
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a mapping

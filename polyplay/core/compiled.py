@@ -1,8 +1,8 @@
-"""Loops that Numba compiles, and random numbers for these loops.
+"""Decorators for loops that Numba compiles, and random numbers for these loops.
 
-A compiled loop contains the loops that it calls. Numba's own cache on disk checks only the file of the loop itself for
-changes. The cache here checks the files of all these loops. If no cache folder is writable, each process compiles its
-loops, and the main process prints one warning.
+Numba caches compiled loops on disk. A loop's machine code contains the loops that it calls, but Numba does not notice
+changes in their files. Here, a loop is compiled again if any of these files has changed. If the cache cannot be
+written, each process compiles its loops, and the main process prints one warning.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ WAIT = 60.0  # seconds to wait for another process that compiles the same loop
 
 
 class CompileState:
-    """State of compiling. uncached: the warning, "" if the cache works; warned: whether the warning was printed."""
+    """State of Numba's cache: a warning if it cannot be written (`uncached`), and whether it was printed (`warned`)."""
 
     uncached, warned = "", False
 
 
 class _Compiling(Listener):
-    """Listener for Numba's compiling. It calls the functions in `on_compile`, and warns once if there is no cache."""
+    """Calls the functions in `on_compile` when Numba compiles. Warns once if the cache cannot be written."""
 
     def on_start(self, event: Event) -> None:
         for call in processes.on_compile:
@@ -60,8 +60,8 @@ inlined = njit(inline="always", error_model="numpy")  # decorator: makes a funct
 
 
 def cached_njit(**options: Any) -> Callable[[Any], Any]:
-    """Return the decorator `njit(cache=True, nogil=True, error_model="numpy", **options)`, but with a cache that checks
-    the files of all called loops.
+    """Return `numba.njit` with a cache. Unlike Numba's own, this cache also checks the files of the functions that a
+    loop calls. `options`: more keyword arguments of `njit`.
     """
     how = {"nogil": True, "error_model": "numpy", **options}
 
@@ -82,8 +82,8 @@ def cached_njit(**options: Any) -> Callable[[Any], Any]:
 
 
 def _acquire(path: Path, held: contextlib.ExitStack) -> None:
-    """Lock a file beside a loop's cache, so that only one process compiles the loop. Give up after WAIT seconds, or if
-    the file cannot be written. Closing `held` releases the lock.
+    """Lock a file, so that only one process compiles a loop. `held.close()` unlocks it. Continue without the lock after
+    WAIT seconds, or if the file cannot be written.
     """
     until = time.monotonic() + WAIT
     with contextlib.suppress(OSError):
@@ -95,9 +95,7 @@ def _acquire(path: Path, held: contextlib.ExitStack) -> None:
 
 
 def _compile_once(loop: Any) -> None:
-    """Let one process compile a loop while other processes wait for the result. If the result cannot be saved (the disk
-    is full), each process compiles the loop.
-    """
+    """Let one process compile a loop while other processes wait for the result."""
     cache = getattr(loop, "_cache", None)
     if (save := getattr(cache, "save_overload", None)) is None:
         return
@@ -122,8 +120,8 @@ def _compile_once(loop: Any) -> None:
 
 
 def source_stamp(function: FunctionType) -> str:
-    """Return a hash of the files of a function and of all loops that it can call, and of the global numbers in these
-    files. If the hash has changed, the function is compiled again.
+    """Return a hash that changes if a compiled function must be compiled again. It covers the files of the function and
+    of all loops that it calls, and the numbers in global variables of these files.
     """
     files: set[Path] = set()
     numbers: list[str] = []

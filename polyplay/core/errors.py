@@ -15,11 +15,11 @@ class UserError(Exception):
 
 
 class Closed(Exception):
-    """Raised by every wait for data or weights when the run stops. A worker that catches it returns."""
+    """Raised in a worker that waits for data or weights when the run stops. It ends the worker."""
 
 
 class Leaving(Exception):
-    """Raised to end a run without another update, because a rollout of a worker would take too long."""
+    """Raised in all replicas of a learner to end a run, because one of them waits for a rollout that is too slow."""
 
 
 class EnvFailure(Exception):
@@ -31,11 +31,11 @@ class WorkerLost(Exception):
 
 
 class Diverged(Exception):
-    """Raised if a reproduction of a run computes other numbers than the run itself."""
+    """Raised if the reproduction of a run computes other numbers than the original run."""
 
 
 class NotFinite(Exception):
-    """Raised if a loss, gradient or network output is NaN or infinite. A learner saves the batch for inspection."""
+    """Raised if a loss, gradient, reward or network output is NaN or infinite. Learners save the failing batch."""
 
 
 Level = Literal["ok", "warning", "failed", "unseen"]
@@ -50,13 +50,13 @@ class Finding:
 
 
 def status(findings: Sequence[Finding]) -> int:
-    """Return the exit status of a command that made these checks: 1 if any check failed, else 0."""
+    """Return the exit status of a command that made checks, which is 1 if any check failed, else 0."""
     return int(any(f.level == "failed" for f in findings))
 
 
 def as_json(findings: Sequence[Finding], more: Mapping[str, object], key: str) -> str:
-    """Return the results of checks as the text of a JSON object. The object has the items of `more`, all findings under
-    `key`, and "ok", which is false if a check failed.
+    """Return the results of checks as JSON text. The object has "ok" (false if a check failed) and the items of `more`.
+    The list of all results is under `key`.
     """
     rows = [dataclasses.asdict(f) for f in findings]
     return json.dumps({**more, "ok": not status(findings), key: rows}, indent=2, ensure_ascii=False)
@@ -71,7 +71,7 @@ LARGEST = 1e30  # limit of options that enter networks, so that such numbers and
 
 @dataclass(frozen=True)
 class Range:
-    """Range of numbers from `low` to `high`. Both bounds are allowed values, except the bound that `but` names."""
+    """Range of numbers from `low` to `high`. Both bounds are included, except the one that `but` names."""
 
     low: float
     high: float = math.inf
@@ -90,12 +90,12 @@ class Range:
 
     @property
     def whole(self) -> str:
-        """Text that describes the range. Unlike `str`, it also names an upper bound of LARGEST."""
+        """Full text of the range. It states an upper bound of LARGEST, which `str` leaves out."""
         return f"{self}, at most {LARGEST:g}".replace("+", "") if self.high == LARGEST else str(self)
 
     @property
     def in_short(self) -> str:
-        """Text that describes the range in help, without an upper bound of VAST or more."""
+        """Short text of the range for help. It leaves out upper bounds of VAST or more."""
         if self.high < VAST:
             return str(self)
         return f"above {self.low}" if self.but == "low" else f"at least {self.low}"

@@ -19,8 +19,8 @@ Row = dict[str, Any]
 
 
 class AppendFile:
-    """File to which whole pieces are appended, each in one write. If a write fails, for example on a full disk, no part
-    of the piece remains. If the file or its directory was deleted, the next write restores the whole file.
+    """File to which bytes are appended. If a write fails, for example on a full disk, none of its bytes are in the
+    file. If the file or its directory was deleted, the next write restores the whole file.
     """
 
     def __init__(self, path: Path) -> None:
@@ -31,7 +31,7 @@ class AppendFile:
             raise UserError(f"cannot write {path}: {e.strerror}; is the run's directory yours?") from None
 
     def write(self, data: bytes) -> None:
-        """Append a piece. Raises OSError."""
+        """Append these bytes in one write. Raises OSError."""
         self.restore()
         before = os.fstat(self.fd).st_size
         try:
@@ -42,7 +42,7 @@ class AppendFile:
             raise
 
     def restore(self, chunk: int = 1 << 20) -> None:
-        """Write the file again if it was deleted or moved. The open descriptor still has all bytes. Raises OSError."""
+        """Restore the file if it was deleted or moved. Raises OSError."""
         with contextlib.suppress(FileNotFoundError):
             if os.path.samestat(os.stat(self.path), os.fstat(self.fd)):
                 return
@@ -59,7 +59,7 @@ class AppendFile:
         self.fd = platform.open_file(self.path, os.O_RDWR | os.O_APPEND)
 
     def flush(self) -> None:
-        """Do nothing, because pieces are never buffered."""
+        """Do nothing, because bytes are never buffered."""
 
     def close(self) -> None:
         if self.fd >= 0:
@@ -68,8 +68,8 @@ class AppendFile:
 
 
 class JsonLines:
-    """File with one JSON object per line. When the file is opened, an incomplete last line is removed. A kill or a
-    power cut may leave one.
+    """File with one JSON object per line. If the last line is incomplete, for example after a power cut, it is removed
+    when the file is opened.
     """
 
     def __init__(self, path: Path) -> None:
@@ -77,7 +77,7 @@ class JsonLines:
         os.ftruncate(self.file.fd, _whole_bytes(self.file.fd))
 
     def write(self, *rows: Mapping[str, object]) -> None:
-        """Append one line for each row, all in one write. Raises OSError."""
+        """Append one line for each object, all lines in one write. Raises OSError."""
         self.file.write("".join(json.dumps(to_plain(row), allow_nan=False) + "\n" for row in rows).encode())
 
     def close(self) -> None:
@@ -97,19 +97,19 @@ LIMITS = {  # errno of a system error → meaning and remedy
 
 
 def refusal_text(e: BaseException) -> str:
-    """Return the message of an error, without the error number. If LIMITS has a remedy, add it."""
+    """Return an error's message, with advice if the reason is known, such as a full disk."""
     number, reason = (e.errno, e.strerror or str(e)) if isinstance(e, OSError) else (None, str(e))
     return f"{reason}; {LIMITS[number]}" if number in LIMITS else reason
 
 
 class LogWrites:
-    """Writes that a run can do without. If a write fails, it is skipped. A warning is printed once for each file."""
+    """Writer of nonessential log files. It skips writes that fail, and warns at the first one per file."""
 
     def __init__(self, warn: Callable[[str], None]) -> None:
         self.warn, self.warned = warn, set[str]()
 
     def attempt(self, name: str, write: Callable[[], None]) -> None:
-        """Call `write`, which writes to the file `name`. If it fails for the first time, warn."""
+        """Call `write`, which writes to the file `name`. Warn if this is the first failed write to the file."""
         try:
             write()
         except (OSError, UserError) as e:  # UserError: the file could not be opened
@@ -131,8 +131,8 @@ def _whole_bytes(fd: int, chunk: int = 1 << 16) -> int:
 
 
 def read_lines(path: Path, *numbers: str) -> Iterator[Row]:
-    """Yield the objects in a file of JSON lines. The file may still grow, or be missing. Lines that are not objects are
-    skipped, and lines in which one of the fields `numbers` is not a number.
+    """Yield the objects in a file of JSON lines. The file may still grow, or be missing. Skip lines that are not
+    objects. Also skip objects in which a field in `numbers` is not a number.
     """
     if not path.exists():
         return
@@ -153,7 +153,7 @@ def parse_json(text: bytes | str) -> Any:
 
 
 def read_object(path: Path) -> Row:
-    """Read a JSON object from a file. Raises OSError, or ValueError if the file contains something else."""
+    """Read a JSON object from a file. Raises OSError, or ValueError if the file contains no JSON object."""
     value = parse_json(path.read_bytes())
     if not isinstance(value, dict):
         raise ValueError("no JSON object")
@@ -161,7 +161,7 @@ def read_object(path: Path) -> Row:
 
 
 def is_row(value: object, numbers: tuple[str, ...]) -> bool:
-    """Tell whether a value is a JSON object in which all fields `numbers` are finite numbers."""
+    """Tell whether a value is a JSON object in which each field named in `numbers` is a finite number."""
     return isinstance(value, dict) and all(is_number(value.get(name)) for name in numbers)
 
 
@@ -186,7 +186,7 @@ def to_plain(value: object) -> Any:
 
 
 def write_json(path: Path, value: object) -> None:
-    """Write a value to a file as JSON. The write is atomic, see write_bytes."""
+    """Write a value to a file as JSON, atomically (see write_bytes)."""
     write_bytes(path, (json.dumps(to_plain(value), indent=2, allow_nan=False) + "\n").encode())
 
 

@@ -1,10 +1,10 @@
 """Flows, which copy shared objects between two machines. Imports no torch.
 
-Each machine has its own copy of a shared object, such as a queue. Each cell of the object has one writer at a time. A
-flow sends the data of one writer to some readers. If a reader is on the other machine, the data goes over the line
-(connection) between the machines. The writer's side looks for changes and sends them: data first, then the number that
-announces the data. The other side writes the changes into its copy, and posts the semaphores ("bells") of workers that
-wait there. Each class of shared objects lists its flows in SharedObject.crossing.
+Each machine has its own copy of a shared object, such as a queue. A flow sends the data of one writer to some readers.
+If a reader is on the other machine, the data goes over the connection between the machines, called the line. The
+writer's machine sends the changes of its copy, and then the number that announces them, such as the length of a queue.
+The reader's machine writes them into its copy, and wakes the workers that wait for them. Each array element has only
+one writer at a time. Each class of shared objects lists its flows in SharedObject.crossing.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ COUNTING = 0.25  # seconds between two copies of a worker's counters
 
 
 class End(NamedTuple):
-    """Worker that writes or reads a flow. name: the worker's argument that holds the shared object. i: the worker's
-    number in its role. Three names apply to every object: `row` (i: row of the counters), `learner` and `judge`.
+    """Worker that writes or reads a flow. `name` is its argument that has the shared object, or a name in EVERYWHERE.
+    `i` is its number in its role, or its row of counters if `name` is "row".
     """
 
     name: str
@@ -40,7 +40,7 @@ EVERYWHERE = ("row", "learner", "judge")
 
 
 class Side(Protocol):
-    """One end of the line (connection) between two machines, as flows use it."""
+    """One end of the connection between two machines."""
 
     away: bool  # whether this end is on the other machine, not on the main machine
     now: float
@@ -49,23 +49,23 @@ class Side(Protocol):
 
     @property
     def seats(self) -> Collection[tuple[int, End]]:
-        """Workers on the machine that is not the main machine, as pairs (number of a shared object, worker)."""
+        """Pairs (number of a shared object, worker that uses it) of all workers outside the main machine."""
 
     def parts(self, thing: int, end: End) -> Iterator[Piece]:
-        """Yield a worker's part of a checkpoint, in pieces to send."""
+        """Yield the messages with a worker's part of a checkpoint."""
 
     def failed(self, thing: int, end: End) -> bool:
-        """Tell whether a worker's part of a checkpoint could not be written here, and forget the failure."""
+        """Tell whether this machine failed to write a worker's part of a checkpoint since the last call."""
 
     def files(self, pattern: str, keep: bool = False) -> Iterator[Piece]:
-        """Yield the files of this side's folder that match `pattern`, in pieces. keep: do not delete the files here."""
+        """Yield the messages with the files that match `pattern`, and delete the files unless `keep` is true."""
 
 
 class Flow(ABC):
-    """Data of one writer that is sent to some readers. A flow without readers is sent only to a worker that starts.
+    """Flow of data from one writer to some readers. Without readers, the data is only sent when a worker starts.
 
-    A token identifies a state of the data. If the token has changed, there is new data to send. If `both` is true,
-    readers write too.
+    A token stands for a state of the data. When the token changes, the flow has new data to send. If `both` is true,
+    the readers write the data too.
     """
 
     both = False
@@ -77,34 +77,34 @@ class Flow(ABC):
 
     @abstractmethod
     def token(self, gives: bool) -> Any:
-        """Return the token (state of the data) on this side. gives: whether the writer is on this side."""
+        """Return a token of the data's current state. `gives`: whether the writer is on this machine."""
 
     @abstractmethod
     def pieces(self, old: Any, new: Any, gives: bool) -> Iterator[Piece]:
-        """Yield the changes between the tokens `old` and `new`. If `old` is None, yield all data."""
+        """Yield messages with all changes of the data since the token `old`. If `old` is None, yield all data."""
 
     @abstractmethod
     def land(self, part: int, i: int, arrays: list[np.ndarray], gives: bool) -> None:
-        """Write a piece of data that the other side sent. gives: whether the writer is on this side."""
+        """Write a message from the other machine into this machine's copy. `gives`: see `token`."""
 
     def begin(self, gives: bool, token: Any) -> Iterator[Piece]:
-        """Yield the pieces that a worker needs when it starts on the other side. gives: whether the writer is on this
-        side and continues to write. token: this side's state of the data. Newer changes are sent later.
+        """Yield the messages that a worker needs when it starts on the other machine. `gives`: whether the writer is on
+        this machine. `token`: the data's current state.
         """
         yield from self.pieces(None, token if gives else self.token(True), True)
 
     def activate(self, gives: bool) -> None:  # noqa: B027 - most flows need nothing
-        """Prepare this side before it starts to send."""
+        """Prepare this machine before it sends data."""
 
 
 class Cells(Flow):
-    """Flow of small arrays (`cells`), which are sent whole. The last one is written after the others, because it
-    announces them. Then `bells` are posted.
+    """Flow of small arrays, called cells, which are always sent whole. The receiver writes the last cell after all
+    others, because readers look at it first. Then it wakes the readers by the semaphores `bells`.
 
-    whole: large arrays that are sent with each change.
-    log: ring buffers, of which only new rows are sent.
-    counted: function of the cells, which returns the number of rows written to the log so far.
-    every: seconds between two reads of the cells.
+    `whole`: large arrays that are sent with each change.
+    `log`: ring buffers. Only their new rows are sent.
+    `counted`: function of the cells that returns how many rows were written to `log` so far.
+    `every`: seconds between two reads of the cells.
     """
 
     every = 0.0
@@ -124,12 +124,10 @@ class Cells(Flow):
         self.cells, self.bells, self.whole, self.log, self.counted = cells, bells, whole, log, counted
 
     def token(self, gives: bool) -> bytes:
-        """Return the bytes of all cells. Read the last array first, so that the others have all writes that it
-        announces.
-        """
+        """Return the bytes of all cells."""
         if not self.every or not self._last or self.traffic.now >= self._next:
             found = []
-            for x in reversed(self.cells):
+            for x in reversed(self.cells):  # the last one first: the others then contain what it announces
                 found.append(x.tobytes())
                 memory_barrier()
             self._next, self._last = time.monotonic() + self.every, b"".join(reversed(found))
@@ -160,14 +158,14 @@ class Cells(Flow):
             place[...] = numbers
 
     def split(self, data: bytes) -> list[np.ndarray]:
-        """Return the arrays whose bytes a token contains."""
+        """Split the bytes of a token into arrays with the shapes of the cells."""
         ends = np.cumsum([0, *(x.nbytes for x in self.cells)]).tolist()
         parts = [data[a:b] for a, b in itertools.pairwise(ends)]
         return [np.frombuffer(x, v.dtype).reshape(v.shape) for x, v in zip(parts, self.cells, strict=True)]
 
 
 class Answer(Cells):
-    """Flow of the number of the last checkpoint for which a worker wrote its part. The part itself is sent first."""
+    """Flow of a worker's answer to a request to save: first its part of a checkpoint, then the checkpoint's number."""
 
     def pieces(self, old: bytes | None, new: bytes, gives: bool) -> Iterator[Piece]:
         if old is not None:
@@ -180,7 +178,7 @@ class Answer(Cells):
 
 
 class Crossing(NamedTuple):
-    """Flows of a shared object in sending order, and its semaphores, each with the worker that waits for it."""
+    """Flows of a shared object in sending order. `bells`: pairs (semaphore, worker that waits for it)."""
 
     flows: Sequence[Flow] = ()
     bells: Sequence[tuple[Semaphore, End]] = ()

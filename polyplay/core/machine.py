@@ -24,7 +24,7 @@ PACKAGES = ("polyplay", "torch", "numpy", "gymnasium", "ale-py")
 
 
 def stamp() -> Row:
-    """Return a description of the surroundings of a run that starts now: time, versions, machine and commit."""
+    """Return a description of a run that starts now: time, versions, machine and commit."""
     versions = {"python": platform.python_version()} | {name: version(name) for name in PACKAGES}
     machine = {"platform": platform.platform(), "cpu": cpu_name(), "cores": cores()}
     return {"started": now(), "versions": versions, "machine": machine, "commit": _commit()}
@@ -42,8 +42,8 @@ def version(package: str) -> str | None:
 
 
 def install_command(extra: str) -> str:
-    """Return the pip command that installs an optional extra. If pip recorded from where Polyplay was installed (PEP
-    610), the command uses that checkout, wheel or address, otherwise an index.
+    """Return the pip command that installs an optional extra of Polyplay. If Polyplay was installed from a checkout, a
+    wheel or an address, the command uses the same source (PEP 610).
     """
     records = (found.read_text("direct_url.json") for found in importlib.metadata.distributions(name="polyplay"))
     origin = json.loads(next(filter(None, records), "{}"))  # a checkout on sys.path has a distribution without the file
@@ -80,7 +80,7 @@ def cxx_compiler() -> str | None:
 
 
 def take_share(index: int, n: int) -> None:
-    """Bind this thread, and threads and processes that it starts, to part `index` of `n` equal parts of the cores."""
+    """Bind this thread and its later threads and processes to group `index` of `n` equal groups of cores."""
     if n > 1:
         there = usable_cores()
         own = {core for k, core in enumerate(there) if k * n // len(there) == index}
@@ -89,7 +89,7 @@ def take_share(index: int, n: int) -> None:
 
 @contextlib.contextmanager
 def share(n: int) -> Iterator[None]:
-    """Bind this thread to the first of `n` equal parts of the cores, within this context."""
+    """Context manager that binds this thread to the first of `n` equal groups of cores."""
     before = usable_cores()
     take_share(0, n)
     try:
@@ -99,7 +99,7 @@ def share(n: int) -> Iterator[None]:
 
 
 def _commit() -> str | None:
-    """Return the commit of Polyplay's code, with "-dirty" if files were changed. None: no Git checkout."""
+    """Return the commit of Polyplay's code, with "-dirty" if files were changed, or None without a Git checkout."""
     here = Path(__file__)
     git = ["git", "-C", str(here.parent)]
     describe = [*git, "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
@@ -117,19 +117,19 @@ R = TypeVar("R")
 
 
 class ThreadPool:
-    """Pool of `n` threads, one of which is the caller's. begin: called in each of the other threads when it starts."""
+    """Pool of `n` threads, including the caller's thread. Each of the other threads calls `begin` when it starts."""
 
     def __init__(self, n: int, begin: Callable[[], None]):
         self.n = n
         self._others = ThreadPoolExecutor(n - 1, "team", begin)
 
     def each(self, work: Callable[[int], R]) -> list[R]:
-        """Return the results of work(0) … work(n - 1). The caller's thread calls work(0), the others the rest."""
+        """Return [work(0), …, work(n - 1)], each run in its own thread. work(0) runs in the caller's thread."""
         begun = [self._others.submit(work, i) for i in range(1, self.n)]
         return [work(0), *(w.result() for w in begun)]
 
     def begin(self, work: Callable[[], R]) -> Future[R]:
-        """Start `work` in one of the other threads, and return at once. Several calls start in order."""
+        """Start `work` in a thread other than the caller's, and return at once. Calls start in order."""
         return self._others.submit(work)
 
     def part(self, i: int, size: int) -> slice:

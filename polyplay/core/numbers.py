@@ -1,8 +1,8 @@
 """Random numbers that depend only on a key, statistics of scores, and value rescaling.
 
-The statistics follow Agarwal et al. 2021 (rliable). For the median and the mean, the score of a game is the mean over
-its runs. The interquartile mean is over all runs of all games, without the lowest and the highest quarter. The
-bootstrap resamples the runs of each game, but not the games. For a given seed, all results are deterministic.
+The statistics follow Agarwal et al. 2021 (rliable). The median and the mean are over games, with each game's score
+averaged over its runs. The interquartile mean is the mean of the middle half of all runs of all games. The bootstrap
+draws runs of each game with replacement. Results are deterministic for a given seed.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ def mix(x: np.ndarray) -> np.ndarray:
 
 
 def uniform(seed: int, lanes: np.ndarray, steps: np.ndarray, n: int) -> np.ndarray:
-    """Return `n` random numbers in (0, 1) for each lane (parallel environment) and step: float32 [..., n]. `lanes` and
-    `steps` broadcast to [...].
+    """Return `n` random numbers in (0, 1) for each pair of a lane (parallel environment) and a step: float32 [..., n].
+    `lanes` and `steps` are broadcast to the shape [...].
     """
     key = mix(np.array([seed % 2**64], np.uint64) + SPLITMIX)
     lane = mix(np.asarray(lanes).astype(np.uint64) * SPLITMIX + key)
@@ -54,7 +54,7 @@ class Estimate:
 
 
 def trimmed_mean(scores: np.ndarray, part: float = 0.25) -> np.ndarray:
-    """Return the means over the last axis, [..., n] → [...]. The ⌊part · n⌋ lowest and highest values are left out."""
+    """Return the mean over the last axis, without the lowest and the highest ⌊part · n⌋ values: [..., n] → [...]."""
     n = scores.shape[-1]
     cut = int(part * n)
     return np.sort(scores, -1)[..., cut : n - cut].mean(-1)
@@ -68,8 +68,8 @@ STATISTICS: dict[str, Callable[[list[np.ndarray]], np.ndarray]] = {  # scores [r
 
 
 def aggregate(scores: Mapping[str, Sequence[float]], seed: int = 0, reps: int = REPS) -> dict[str, Estimate]:
-    """Return the statistics "median", "mean" and "iqm" (interquartile mean) of scores, with 95 % bootstrap intervals.
-    scores: {game: score of each run}.
+    """Return the median, mean and interquartile mean ("iqm") of scores, with 95 % bootstrap intervals.
+    `scores`: {game: score of each run}.
     """
     games = [np.asarray(scores[game], np.float64)[None] for game in sorted(scores)]
     if not games or not all(g.size for g in games):
@@ -89,29 +89,26 @@ def _ends(values: np.ndarray) -> tuple[float, float]:
 
 
 def mean_interval(returns: Sequence[float], seed: int = 0, reps: int = REPS) -> tuple[float, float] | None:
-    """Return the 95 % bootstrap interval (low, high) of an evaluation's mean return. None: there is only one game."""
+    """Return the 95 % bootstrap interval (low, high) of an evaluation's mean return, or None for a single game."""
     x = np.asarray(returns, np.float64)
     return None if x.size < 2 else _ends(_means(x, np.random.default_rng(seed), reps))
 
 
 def interval_name(n: int) -> str:
-    """Return a name for the interval that `mean_interval` gives for n values. With probability n⁻ⁿ, a resample consists
-    of the lowest value alone. Up to n = 3, this is above 2.5 %, so the interval is the range of the values.
-    """
+    """Return the name of `mean_interval`'s result for n values. For n ≤ 3, the interval is their range."""
+    # all n draws are the lowest value with probability n⁻ⁿ, for n ≤ 3 more than the 2.5 % below the interval
     return "95 % interval" if n > 3 else "range"
 
 
 def trailing_means(values: np.ndarray, window: int) -> np.ndarray:
-    """Return a moving average of `values` [n], float64 [n]. Each mean is over a value and up to `window` - 1 values
-    before it.
-    """
+    """Return the moving average of `values` over `window` values, float64 [n]. The first means are over fewer."""
     sums, end = np.concatenate([[0.0], np.cumsum(values, dtype=np.float64)]), np.arange(1, len(values) + 1)
     begin = np.maximum(0, end - window)
     return (sums[end] - sums[begin]) / (end - begin)
 
 
 def aggregates_agree(a: Sequence[float], b: Sequence[float]) -> bool:
-    """Tell whether the means of two evaluations agree: 0 is in the bootstrap interval of their difference."""
+    """Tell whether the bootstrap interval of the difference between two evaluations' means contains 0."""
     rng = np.random.default_rng(0)
     low, high = _ends(_means(np.asarray(a, float), rng, REPS) - _means(np.asarray(b, float), rng, REPS))
     return low <= 0.0 <= high
@@ -132,35 +129,29 @@ Array: TypeAlias = Any  # anything with arithmetic
 
 
 def rescale(x: Array, eps: float = 1e-3) -> Array:
-    """Return rescaled values h(x) = sgn(x)·(√(|x| + 1) − 1) + ε·x, of any shape. The computed form is x/(√(|x| + 1) +
-    1) + ε·x. It has no cancellation, so small values keep all digits.
-    """
+    """Return the rescaled value h(x) = sgn(x)·(√(|x| + 1) − 1) + ε·x, without loss of digits near 0."""
     return x / ((abs(x) + 1.0) ** 0.5 + 1.0) + eps * x
 
 
 def unscale(y: Array, eps: float = 1e-3) -> Array:
-    """Return h⁻¹(y) = sgn(y)·(((√(1 + 4ε·(|y| + 1 + ε)) − 1)/2ε)² − 1), of any shape. This undoes `rescale`.
-
-    With u = 2|y|/(√(…) + 1 + 2ε), the fraction is u + 1, and h⁻¹ = sgn(y)·u·(u + 2). This form has no cancellation. The
-    first form loses four of float32's seven digits near |y| = 1.
-    """
+    """Return h⁻¹(y) = sgn(y)·(((√(1 + 4ε·(|y| + 1 + ε)) − 1)/2ε)² − 1), the inverse of `rescale`."""
     root = (1.0 + 4.0 * eps * (abs(y) + (1.0 + eps))) ** 0.5
     u = 2.0 * y / (root + (1.0 + 2.0 * eps))
-    return u * (abs(u) + 2.0)
+    return u * (abs(u) + 2.0)  # |u| + 1 is the fraction above; (|u| + 1)² − 1 would cancel
 
 
 @dataclass(frozen=True)
 class ValueUnits:
-    """Units of the values that a network predicts. Training multiplies rewards by `reward_scale`. If `rescale` is above
-    0, the network learns h(value) with ε = `rescale` (see the function `rescale`).
+    """Units of a network's values. In training, rewards are multiplied by `reward_scale`. If `rescale` is above 0, the
+    network predicts h(value) with ε = `rescale` (see the function `rescale`).
     """
 
     reward_scale: float = 1.0
     rescale: float = 0.0
 
     def in_environment(self, value: Array, learned: Array = 1.0) -> Array:
-        """Convert the network's values to discounted sums of the environment's rewards. Clipping of rewards is not
-        undone. learned: reward scale that the network itself has learned (Policy.reward_scale).
+        """Convert a network's values to the units of the environment's rewards. Clipping of rewards is not undone.
+        `learned`: reward scale that the network has learned (Policy.reward_scale).
         """
         if self.rescale:
             value = unscale(value, self.rescale)

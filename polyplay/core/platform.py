@@ -8,9 +8,8 @@
 | end with the parent process | by a signal from the kernel | by a thread that waits |
 | descendants, cores, memory, title | /proc, affinity, control groups | psutil; no title |
 
-`PORTABLE` ("portable mode") is set once, at import: true if the platform lacks a feature of the Linux column, or if
-POLYPLAY_PORTABLE=1. `WINDOWS` decides on features that only Windows lacks: signals, process groups, file locks, open
-directories.
+If the platform lacks a feature of the Linux column, or if POLYPLAY_PORTABLE=1, Polyplay runs in portable mode, and
+`PORTABLE` is true. `WINDOWS` tells whether the platform is Windows, which also lacks signals and process groups.
 """
 
 from __future__ import annotations
@@ -60,7 +59,7 @@ _limits: Any = None if WINDOWS else importlib.import_module("resource")
 
 
 def describe() -> str:
-    """Return the line about portable mode for the printed plan of a run. Return "" in Linux mode."""
+    """Return the line about portable mode for the printed plan of a run, or "" in Linux mode."""
     why = f"{SWITCH}={os.environ.get(SWITCH)}" if FORCED else f"{sys.platform} has no {LACKS}"
     return f"portable ({why}): processes are spawned, waits poll: slower than on Linux" if PORTABLE else ""
 
@@ -75,7 +74,7 @@ _MASKED = "pthread_sigmask" in vars(signal)
 
 @contextlib.contextmanager
 def blocked(numbers: Iterable[int]) -> Iterator[None]:
-    """Block these signals within this context. Processes that are started within it block them too."""
+    """Block signals within this context, also in processes that are started within the context."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, numbers) if _MASKED else ()
     try:
         yield
@@ -95,8 +94,8 @@ def kill(pid: int) -> None:
 
 
 def kill_group(pid: int) -> None:
-    """Kill the process group that `pid` leads. On Windows, kill `pid` and its descendants. Raises OSError if there is
-    no such group.
+    """Kill the process group that `pid` leads. On Windows, kill `pid` and its descendants. Raises OSError if the group
+    does not exist.
     """
     if not WINDOWS:
         return os.killpg(pid, KILL)
@@ -104,7 +103,7 @@ def kill_group(pid: int) -> None:
 
 
 def lead_group() -> int:
-    """Make this process the leader of a process group. Return the argument `owner` for `kill_when_closed`."""
+    """Make this process the leader of a process group. Return its `owner` for `kill_when_closed`."""
     if WINDOWS:
         return os.getpid()
     with contextlib.suppress(OSError):
@@ -142,7 +141,7 @@ def open_file(path: Path | str, flags: int, mode: int = 0o644) -> int:
 
 
 def open_directory(path: Path) -> int:
-    """Return a descriptor of a directory. Return -1 on Windows, where a directory with an open file cannot be moved."""
+    """Return a descriptor of a directory, or -1 on Windows."""
     return -1 if WINDOWS else os.open(path, os.O_RDONLY)
 
 
@@ -182,7 +181,7 @@ pwrite: Callable[[int, bytes, int], int] = vars(os).get("pwrite", _write_at)
 
 
 def lock(fd: int, shared: bool = False, wait: bool = False) -> bool:
-    """Lock an open file until it is closed or this process ends. Return False if another has a lock. Raises OSError."""
+    """Lock an open file until it is closed or this process ends. Return False if the file is locked. Raises OSError."""
     if not WINDOWS:
         how = (_linux.LOCK_SH if shared else _linux.LOCK_EX) | (0 if wait else _linux.LOCK_NB)
         with contextlib.suppress(BlockingIOError):
@@ -220,8 +219,8 @@ def _lock_byte(fd: int, how: int) -> bool:
 
 
 def new_memory(named: bool = False) -> tuple[int, str]:
-    """Make an empty file, and return its descriptor and its path. Raises OSError. named: whether `reopen` may open the
-    file, for which portable mode needs a path.
+    """Make an empty shared file, and return its descriptor and its path ("" without a path). Raises OSError.
+    `named`: whether `reopen` will be called, which needs a path in portable mode.
     """
     if not PORTABLE:
         return os.memfd_create("polyplay"), ""
@@ -234,22 +233,22 @@ def new_memory(named: bool = False) -> tuple[int, str]:
 
 
 def send_memory(fd: int, path: str) -> tuple[Any, str]:
-    """Return the descriptor and path of a shared file in a form that can be pickled for a process that starts."""
+    """Convert a shared file's descriptor and path so that they can be pickled for a new process."""
     return (None if WINDOWS else reduction.DupFd(fd)), path
 
 
 def receive_memory(fd: Any, path: str) -> tuple[int, str]:
-    """Return the descriptor and path of a shared file from the form that `send_memory` made."""
+    """Return the descriptor and path of a shared file that another process has sent by `send_memory`."""
     return (os.open(path, os.O_RDWR | _TEMPORARY) if fd is None else fd.detach()), path
 
 
 def reopen(fd: int, path: str) -> int:
-    """Open a named shared file again. Return the new descriptor, whose locks are separate from the old one's."""
+    """Open a shared file again. Locks on the new descriptor are separate from locks on the old one."""
     return os.open(path or f"/proc/self/fd/{fd}", os.O_RDWR | _TEMPORARY)
 
 
 def forget_memory(path: str, os: Any = os, windows: bool = WINDOWS) -> None:
-    """Delete a shared file's path. This may be called while Python exits, when this module's globals are gone."""
+    """Delete a shared file's path. Works even while Python exits."""
     if path and not windows:
         with contextlib.suppress(OSError):
             os.unlink(path)
@@ -278,9 +277,7 @@ class _Timespec(ctypes.Structure):
 
 
 def polled_at(cell: Any) -> Any:
-    """Return the two numbers of a portable semaphore: that of the last post, and that of the last post that a wait
-    took.
-    """
+    """Return the two cells of a portable semaphore: the newest post, and the post that the waiter saw last."""
     return cell[:16].view("int64")
 
 
@@ -297,7 +294,7 @@ def polled_post(at: Any) -> None:
 
 
 def polled_try(at: Any) -> int:
-    """Take all posts since the last call. Return 0, or -1 if there was no post."""
+    """Return 0 if there was a post since the last call, or else -1."""
     if (posted := at[0]) == at[1]:
         return -1
     at[1] = posted
@@ -306,7 +303,7 @@ def polled_try(at: Any) -> int:
 
 
 def polled_wait(at: Any, timeout: float) -> bool:
-    """Wait for a post, but at most `timeout` seconds. Return whether a post came."""
+    """Wait up to `timeout` seconds for a post. Return whether one came."""
     until, pause = time.monotonic() + timeout, SHORTEST
     while polled_try(at):
         if (left := until - time.monotonic()) <= 0:
@@ -359,9 +356,7 @@ def cores() -> list[int]:
 
 
 def bind(own: Iterable[int]) -> None:
-    """Bind this thread to these cores. In portable mode, bind the whole process. Do nothing on platforms that cannot
-    bind.
-    """
+    """Bind this thread to the cores `own`. In portable mode, bind the whole process, if the platform can."""
     if not PORTABLE:
         os.sched_setaffinity(0, own)
     elif BINDS:
@@ -369,7 +364,6 @@ def bind(own: Iterable[int]) -> None:
 
 
 def _process(pid: int | None = None) -> Any:
-    """Return psutil's object for a process, by default for this one. Only commands that need psutil load it."""
     import psutil
 
     return psutil.Process(pid)
@@ -389,7 +383,7 @@ def cpu_name() -> str:
 
 
 def cpu_features() -> str:
-    """Return the names of the processor's features. If they are unknown, return the processor's model name."""
+    """Return the names of the processor's features, or its model name if the features are unknown."""
     with contextlib.suppress(OSError):
         return Path("/proc/cpuinfo").read_text("utf-8").partition("flags")[2].partition("\n")[0]
     return cpu_name()
@@ -399,9 +393,7 @@ GROUPS = Path("/sys/fs/cgroup")
 
 
 def memory_limit(groups: Path = GROUPS) -> int:
-    """Return the bytes of memory for this process and its children: those of the machine, or of its control group if
-    less.
-    """
+    """Return the bytes of memory that this process and its children may use, as limited by the control group."""
     import psutil
 
     found = [psutil.virtual_memory().total]
@@ -414,7 +406,7 @@ def memory_limit(groups: Path = GROUPS) -> int:
 
 
 def cpu_limit() -> str:
-    """Return the CPU limit of the control group as "MICROSECONDS PERIOD". Return "" if there is no limit file."""
+    """Return the control group's CPU limit as text, such as "200000 100000" (µs per period), or "" if it is unknown."""
     try:
         return (GROUPS / "cpu.max").read_text("utf-8").strip()
     except OSError:
@@ -428,7 +420,7 @@ def nvidia_gpus() -> int | None:
 
 
 def open_files() -> tuple[int, int] | None:
-    """Return the limit of open files and the highest allowed limit. Return None if there is no limit, as on Windows."""
+    """Return the limit of open files and the highest allowed limit, or None on Windows, which has no limit."""
     return None if _limits is None else _limits.getrlimit(_limits.RLIMIT_NOFILE)
 
 
@@ -440,7 +432,7 @@ def raise_open_files() -> None:
 
 
 def be_nicer(by: int) -> None:
-    """Lower the priority of this process by `by` nice levels. On Windows, change to the class below normal."""
+    """Lower the priority of this process by `by` nice levels. On Windows, set the class BELOW_NORMAL."""
     if not WINDOWS:
         os.nice(by)
     elif by > 0:
@@ -455,9 +447,7 @@ def be_normal() -> None:
 
 
 def keep_freed_memory() -> None:
-    """Have glibc keep freed memory for this process. Updates allocate and free tensors of some MB, and returning their
-    memory to the system would cost page faults.
-    """
+    """Let glibc keep freed memory for this process, because updates often allocate and free large tensors."""
     if not PORTABLE:
         libc = ctypes.CDLL(None)
         with contextlib.suppress(AttributeError):
@@ -466,7 +456,7 @@ def keep_freed_memory() -> None:
 
 
 def need_linux(option: str, what: str, instead: str) -> None:
-    """Raise UserError if this platform is not Linux. what: subject of the message. instead: what to do instead."""
+    """Raise UserError if this platform is not Linux. `what` and `instead`: parts of the message."""
     if not sys.platform.startswith("linux"):
         raise UserError(f"{option}: {what} need Linux, and this is {sys.platform}: {instead}")
 
@@ -483,7 +473,7 @@ def _prctl(option: int, value: int) -> None:
 
 
 def at_fork(before: Callable[[], None], in_child: Callable[[], None]) -> None:
-    """Have these functions called when this process forks. On Windows, do nothing, because it cannot fork."""
+    """Register `before` to run before each fork, and `in_child` in each forked child. Windows cannot fork."""
     if not WINDOWS:
         os.register_at_fork(before=before, after_in_child=in_child)
 
@@ -494,9 +484,7 @@ def end_with_parent() -> None:
 
 
 def set_title(text: str) -> None:
-    """Set the process title that `ps` and `top` show, cut to the length of the command line. Also set the kernel's name
-    of the process, cut to 15 bytes. In portable mode, do nothing.
-    """
+    """Set the process title that `ps` and `top` show. A long title is cut. In portable mode, do nothing."""
     if PORTABLE:
         return
     with contextlib.suppress(OSError, ValueError, IndexError):
@@ -510,7 +498,7 @@ def set_title(text: str) -> None:
 
 
 def readable(fds: Sequence[int], seconds: float | None = None) -> set[int]:
-    """Wait up to `seconds` until some descriptors are readable or closed at the other end. Return these descriptors."""
+    """Return the descriptors that are readable or closed at the other end. Wait up to `seconds` for at least one."""
     if PORTABLE:
         return {fd for fd in connection.wait(fds, seconds) if isinstance(fd, int)}
     poll = select.poll()
@@ -520,9 +508,7 @@ def readable(fds: Sequence[int], seconds: float | None = None) -> set[int]:
 
 
 def reader_of(fd: int) -> Callable[[float], object]:
-    """Return a function that waits until `fd` is readable, and tells whether it is. Its argument is a time limit in
-    seconds.
-    """
+    """Return a function that waits until `fd` is readable, at most the given seconds, and returns whether it is."""
     if PORTABLE:
         return lambda seconds: connection.wait([fd], seconds)
     poll = select.poll()
@@ -531,9 +517,8 @@ def reader_of(fd: int) -> Callable[[float], object]:
 
 
 def kill_when_closed(fd: int, owner: int) -> None:
-    """Have the kernel kill the process `owner` when the other end of `fd` closes. If `owner` is negative, this is the
-    process group -`owner`. In portable mode, a thread kills this process and its descendants, once it gets the
-    interpreter's lock.
+    """Kill processes when the other end of `fd` closes. On Linux, the kernel kills the process `owner`, or the process
+    group -`owner` if `owner` is negative. In portable mode, a thread kills this process and its descendants.
     """
     if PORTABLE:
         threading.Thread(target=_end_when_closed, args=(fd,), daemon=True).start()
@@ -560,8 +545,8 @@ def has_open(pid: int, file: Path) -> bool:
 def end_descendants(titled: bool, seconds: float, own: Callable[[], Iterable[int]]) -> None:
     """Kill all descendants of this process and wait for them.
 
-    titled: whether to kill only processes with Polyplay's title, and their descendants.
-    own: returns the ids of running processes that this process spawned. These have no title.
+    `titled`: whether to kill only processes with Polyplay's title, and their descendants.
+    `own`: function that returns the ids of Polyplay's processes in portable mode, where titles cannot be set.
     """
     if PORTABLE:
         _kill_all(_trees(own()) if titled else _trees([os.getpid()])[1:], seconds)
@@ -593,7 +578,6 @@ def _below(pid: int, titled: bool) -> list[int]:
 
 
 def _trees(roots: Iterable[int]) -> list[Any]:
-    """Return psutil's objects of the processes `roots`. Each one is followed by the objects of its descendants."""
     import psutil
 
     found = list[Any]()
@@ -626,7 +610,7 @@ _preparing = threading.Lock()
 
 
 def spawn_process(process: Any) -> Any:
-    """Start a process that does not import `__main__` again, and return its Popen. Raises OSError."""
+    """Start a process that does not import `__main__` again. Return its multiprocessing Popen. Raises OSError."""
     module: Any = spawn
     with _preparing:
         data = module.get_preparation_data

@@ -32,7 +32,7 @@ on_compile: list[Callable[[], None]] = []  # called when this process starts to 
 
 
 def is_limit(e: BaseException) -> bool:
-    """Tell whether `e` means that a limit of open files, processes or threads was reached, so that fewer would help."""
+    """Tell whether `e` means that a limit of open files, processes or threads was reached."""
     return (isinstance(e, OSError) and e.errno in REFUSED) or "can't start new thread" in str(e)
 
 
@@ -43,8 +43,8 @@ def sets_are_fixed() -> bool:
 
 @contextlib.contextmanager
 def hash_seed(other: bool = False) -> Iterator[None]:
-    """Fix the order of sets in processes that are started within this context. They use the user's hash seed, or 0 if
-    the user set none. other: use a different seed instead.
+    """Fix the order of sets in processes that are started within this context. The order is that of the user's hash
+    seed, or else of seed 0. `other`: whether to use another seed, so that sets have another order.
     """
     before, usual = os.environ.get(HASH_SEED), os.environ[HASH_SEED] if sets_are_fixed() else "0"
     os.environ[HASH_SEED] = ("3" if usual != "3" else "0") if other else usual
@@ -57,27 +57,27 @@ def hash_seed(other: bool = False) -> Iterator[None]:
 
 
 def fix_sets() -> None:
-    """Restart this command with a fixed order of sets. Do nothing if the order is already fixed."""
+    """Restart this command with a fixed order of sets, unless the order is already fixed."""
     if not sets_are_fixed():
         with hash_seed():
             platform.restart([sys.executable, *sys.orig_argv[1:]])
 
 
 def may_step(words: Sequence[str]) -> bool:
-    """Tell whether a command may step environments in its own process. The order of sets matters there."""
+    """Tell whether a command may step environments in its own process. If so, the order of sets must be fixed."""
     return bool(words) and (words[0] in STEPPING or any(word.partition("=")[0] in SERIAL for word in words))
 
 
 def describe_sets(here: bool) -> str:
-    """Return the condition on sets under which a run can be repeated, or "" if no condition is needed. here: whether
-    environments step in the user's program, whose sets have a random order.
+    """Return advice on the order of sets for a run that can be repeated, or "" if none is needed. `here`: whether
+    environments step in the user's program.
     """
     return ", and sets in order (start the program with PYTHONHASHSEED=0)" if here and not sets_are_fixed() else ""
 
 
 def end_descendants(titled: bool = False, seconds: float = 2.0) -> None:
-    """Kill all descendants of this process and wait for them, so that none outlives the command. titled: kill only
-    processes that this module started, and their descendants.
+    """Kill all descendants of this process and wait for them. `titled`: whether to kill only processes that this module
+    started, and their descendants.
     """
     platform.end_descendants(titled, seconds, lambda: [p.pid for p in [*_spawned] if p.is_alive() and p.pid])
 
@@ -94,7 +94,7 @@ AGAIN = 1.0  # seconds after a signal during which others are ignored: scheduler
 
 
 class Stopped(KeyboardInterrupt):
-    """Raised when a signal asks the process to end. number: number of the signal."""
+    """Raised when a signal asks the process to end. `number`: number of the signal."""
 
     def __init__(self, number: int):
         super().__init__(name(number))
@@ -116,8 +116,7 @@ def install(handler: Handler | signal.Handlers) -> dict[signal.Signals, Any]:
 @contextlib.contextmanager
 def handled(handler: Handler) -> Iterator[None]:
     """Let `handler` handle SIGINT, SIGTERM and SIGHUP within this context. Do nothing outside the main thread. If the
-    earlier handler was `end_at_once`, ignore the signals afterward: the work is done, and the exit status must not
-    change.
+    earlier handler was `end_at_once`, ignore these signals afterward, because the command's work is done.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -131,14 +130,14 @@ def handled(handler: Handler) -> Iterator[None]:
 
 
 def ignore() -> None:
-    """Ignore SIGINT, SIGTERM and SIGHUP. Child processes do this, and commands at their end."""
+    """Ignore SIGINT, SIGTERM and SIGHUP."""
     for number in ENDING:
         signal.signal(number, signal.SIG_IGN)
     platform.unblock(ENDING)
 
 
 def stop(number: int, frame: FrameType | None) -> NoReturn:
-    """Raise Stopped. During an import, end the process instead, because an import can lose or change an exception."""
+    """Signal handler that raises Stopped. During an import, which could lose the exception, it ends the process."""
     while frame is not None:
         if frame.f_code.co_filename == IMPORTS:
             _end(number, f"ended by {name(number)}")
@@ -147,7 +146,7 @@ def stop(number: int, frame: FrameType | None) -> NoReturn:
 
 
 def end_at_once(number: int, frame: FrameType | None) -> NoReturn:
-    """End the process, because it has nothing to save yet. An import could lose or print an exception instead."""
+    """Signal handler that ends the process at once. It is used as long as the process has nothing to save."""
     _end(number, f"{name(number)}: ended before anything had begun")
 
 
@@ -177,11 +176,11 @@ TICK = 0.1  # seconds between calls of `check` while a server starts
 
 
 class ForkServer:
-    """Fork server (process that starts others by forking), as seen by the process that owns it. It starts at first use,
-    or by `ensure_running`. In portable mode there is no server, and this object only holds options for new processes.
+    """Starts processes by forking them from a server process. The server starts at first use, or by `ensure_running`.
+    Portable mode has no server, and uses only the options of this object.
 
-    tied: whether the server's children die with it.
-    reordered: whether sets have another order in the children (see hash_seed).
+    `tied`: whether the server's children end with the server.
+    `reordered`: whether sets have another order in the children (see `hash_seed`).
     """
 
     def __init__(self, preload: str, tied: bool = False, reordered: bool = False):
@@ -191,7 +190,7 @@ class ForkServer:
         self._lock = threading.Lock()
 
     def ensure_running(self) -> None:
-        """Start the server if it is not running. Raises UserError if no process may start now, see user_modules."""
+        """Start the server if it is not running. Raises UserError while user_modules forbids processes."""
         user_modules.refuse("a process")
         with self._lock:
             if not platform.PORTABLE and (not self._pid or self._ended(0.0)):
@@ -218,11 +217,11 @@ class ForkServer:
         self.status = None
 
     def fork(self, title: str, fds: list[int], check: Callable[[], None]) -> tuple[int, int, int, int]:
-        """Fork a process, which then waits for its data. Return the process id and three descriptors. The first is for
-        reading the exit status, and the second for writing the data. The third is a lifeline: if it closes, the process
-        knows that its owner ended.
+        """Fork a process, which waits for its data. Return its process id and three descriptors: to read its exit
+        status, to send its data, and a lifeline. If the lifeline closes, the new process learns that its owner has
+        ended. Raises OSError.
 
-        check: called repeatedly while the server starts. An exception from `check` ends the wait. Raises OSError.
+        `check`: called repeatedly while the server starts. It may raise an exception to give up.
         """
         self.ensure_running()
         # a separate pipe as lifeline: the kernel may signal data late, and that signal must not kill the process
@@ -253,7 +252,7 @@ class ForkServer:
         return pid, status, data, lifeline
 
     def _ended(self, seconds: float) -> bool:
-        """Tell whether the server has ended, waiting for this up to `seconds`."""
+        """Tell whether the server has ended. Wait up to `seconds` for its end."""
         until = time.monotonic() + seconds
         while self._pid:
             try:
@@ -278,12 +277,12 @@ class ForkServer:
 
 
 def ending_text(code: int | None) -> str:
-    """Describe how a process ended. code: its exit status, or -N if signal N killed it."""
+    """Describe how a process ended. `code`: its exit status, or -N if it was killed by signal N."""
     return f"was killed by {name(-code)}" if code and code < 0 else f"ended with exit status {code}"
 
 
 class _Popen(platform.ServerPopen):
-    """Popen of multiprocessing, but with Polyplay's fork server. The new process does not import `__main__` again."""
+    """Popen of multiprocessing, but it forks from Polyplay's server and does not import `__main__` again."""
 
     def _launch(self, process_obj: ForkedProcess) -> None:
         preparation = spawn.get_preparation_data(process_obj.name)
@@ -304,8 +303,8 @@ class _Popen(platform.ServerPopen):
 
 
 class Handle:
-    """Handle by which the main process controls a running worker. Its defaults suit a worker that runs inside the main
-    process and cannot be killed.
+    """Handle by which the main process controls a running worker. The methods of this base class suit a worker that
+    runs inside the main process and cannot be killed.
     """
 
     apart: bool = False  # whether the worker is a separate process, here or elsewhere, which can be killed
@@ -319,13 +318,11 @@ class Handle:
 
     @property
     def sentinel(self) -> int | None:
-        """Descriptor that becomes readable when the worker has ended. If it is None, the worker sends a last message
-        instead.
-        """
+        """Descriptor that becomes readable when the worker ends. None for workers that send a last message instead."""
         return None
 
     def turn(self) -> None:
-        """Run a turn of the worker in this thread. Raises the worker's exception, or StopIteration if it is done."""
+        """Run one turn of the worker in this thread. Raises the worker's exceptions, or StopIteration at its end."""
 
     def is_alive(self) -> bool:
         """Tell whether the worker is still running."""
@@ -342,11 +339,11 @@ class Handle:
         return "ended"
 
     def close(self) -> None:
-        """Release the resources of a worker that has ended, or that will not run again."""
+        """Release the resources of a worker that will not run again."""
 
 
 class _Spawning:
-    """First part of a spawned process's data. Reading it prepares the process, as a fork server prepares children."""
+    """First object that a spawned process unpickles. This prepares the process, as a fork server would."""
 
     def __reduce__(self) -> tuple:
         return _begin_spawned, ()
@@ -363,9 +360,7 @@ _spawned = WeakSet["ForkedProcess"]()
 
 
 class ForkedProcess(process.BaseProcess, Handle):
-    """Process that is forked from a server, or spawned in portable mode. It ends when its parent ends, even if the
-    parent is daemonic.
-    """
+    """Process that is forked from a server, or spawned in portable mode. It ends when its parent ends."""
 
     apart = True
     _start_method = None  # children of this process use the platform's start method
@@ -380,16 +375,14 @@ class ForkedProcess(process.BaseProcess, Handle):
         return first | {k: v for k, v in self.__dict__.items() if k not in ("server", "check")}
 
     def _bootstrap(self, parent_sentinel: int | None = None) -> int:
-        """Run the new process. A spawned process is ended here, without Python's cleanup, as a fork server ends its
-        children.
-        """
+        """Run the new process, and return its exit status."""
         code: int = super()._bootstrap(parent_sentinel)  # type: ignore[misc]
         if platform.PORTABLE:
-            os._exit(code)
+            os._exit(code)  # without Python's cleanup, as a fork server ends its children
         return code
 
     def run(self) -> None:
-        """Run the target function. This is called in the new process."""
+        """Run the target function, in the new process."""
         if self.starts:
             user_modules.lift()
             if platform.PORTABLE and (parent := process.parent_process()) is not None:
@@ -397,7 +390,7 @@ class ForkedProcess(process.BaseProcess, Handle):
         super().run()
 
     def start(self, check: Callable[[], None] = lambda: None) -> None:
-        """Start the process. check: see ForkServer.fork. Raises OSError, or UserError if no process may start now."""
+        """Start the process. `check`: see `ForkServer.fork`. Raises OSError, or UserError if starting is forbidden."""
         self.check = check
         self._popen = self._spawn() if platform.PORTABLE else _Popen(self)
         self._sentinel = self._popen.sentinel
@@ -422,7 +415,7 @@ class ForkedProcess(process.BaseProcess, Handle):
         os.kill(self._popen.pid, number)
 
     def end(self) -> None:
-        """Kill the process. If it leads a process group, kill the group too. Then wait for the process to end."""
+        """Kill the process, and its group if it leads one. Then wait for the process to end."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             platform.kill_group(self._popen.pid)  # the group that it leads, if any
         self.kill()

@@ -1,8 +1,8 @@
 """Shared memory of worker processes: blocks, ring buffers, semaphores and locks.
 
-A block of shared memory is an anonymous file (memfd). Nothing remains of it when the last process that uses it ends,
-even by a kill. Waits use unnamed POSIX semaphores inside a block. They count tokens and act as memory fences. Processes
-share no lock, so a killed worker cannot hold one forever. In portable mode, blocks and waits differ, see `platform`.
+A block of shared memory is an anonymous file (memfd). It disappears when the last process that uses it ends, even by a
+kill. Waits use POSIX semaphores inside a block. Processes share no mutex, which a killed worker would hold forever.
+Portable mode differs (see `platform`).
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ LINE = 64  # bytes of a cache line: numbers that different workers write are at 
 
 
 class SharedBlock:
-    """Anonymous block of shared memory. A worker that gets the block as an argument sees the same bytes. named: whether
-    RobustLocks can use the block.
+    """Anonymous block of shared memory. If a block is passed to a worker, the worker sees the same bytes.
+    `named`: whether RobustLocks will use the block.
     """
 
     fd, path, made = -1, "", False  # no descriptor yet
@@ -41,7 +41,7 @@ class SharedBlock:
 
     @cached_property
     def memory(self) -> mmap.mmap:
-        """Mapping of the block into this process. It is made at first use, because it needs a second descriptor."""
+        """The block's bytes, mapped into this process at first use."""
         return mmap.mmap(self.fd, self.nbytes)
 
     def array(self, shape: tuple[int, ...] | int, dtype: DTypeLike, offset: int = 0) -> np.ndarray:
@@ -74,24 +74,22 @@ class _Declared(NamedTuple):
 
 
 def shared_array(dtype: type, shape: Callable[..., tuple[int, ...]]) -> np.ndarray:
-    """Declare an array in the class body of a SharedObject. shape: function of the object that returns the array's
-    shape. It is called after the object's attributes are set.
-    """
+    """Declare an array in the class body of a SharedObject. `shape`: function from the object to the array's shape."""
     return cast("np.ndarray", _Declared(dtype, shape))
 
 
 class SharedObject:
-    """Object whose arrays lie in one block of shared memory, each at a new cache line. Trees of arrays are possible
-    too. In every process, `_attach` sets the arrays as attributes.
+    """Object whose arrays lie in one block of shared memory. The arrays are attributes in each process. Each array
+    starts at a new cache line. If the object is pickled, its arrays are not copied.
 
-    LOCAL: names of other attributes that `_attach` sets. These and the arrays are not pickled.
+    `LOCAL`: names of other attributes that `_attach` sets in each process, and that are not pickled.
     """
 
     LOCAL: tuple[str, ...] = ()
     _places: tree.Tree = ()  # places of the arrays in the block, by name
 
     def __init__(self, **arrays: tree.Tree):
-        """arrays: shape and dtype of each array, or a tree of these, besides arrays that the class declares."""
+        """`arrays`: (shape, dtype) of each array, or a tree of such pairs, besides the arrays of the class."""
         size, members = 0, [x for cls in reversed(type(self).__mro__) for x in vars(cls).items()]
         declared = {name: (x.shape(self), x.dtype) for name, x in members if isinstance(x, _Declared)}
 
@@ -106,7 +104,7 @@ class SharedObject:
         self._attach()
 
     def _attach(self) -> None:
-        """Set the attributes that each process makes for itself, such as the arrays."""
+        """Set the attributes that are not pickled, such as the arrays. Each process calls this."""
         self.__dict__.update(self.arrays())
 
     def arrays(self) -> tree.Batch:
@@ -119,7 +117,7 @@ class SharedObject:
         return self.block.nbytes
 
     def crossing(self) -> Crossing | None:
-        """Return the flows of the object's data to other machines, or None if only one machine uses the object."""
+        """Return the flows of the object's data between machines, or None if only one machine uses the object."""
         return None
 
     def __getstate__(self) -> dict[str, object]:
@@ -134,12 +132,11 @@ RELAY = 32  # bytes of a semaphore; the next 8 hold 1 + the number of the line t
 
 
 class Semaphore:
-    """Count of tokens in shared memory, on which one worker waits. `post` adds tokens. `wait` takes a token, or gives
-    up after `timeout` seconds.
+    """Semaphore in shared memory, for one waiting worker. `post` adds tokens. `wait` takes a token, and gives up after
+    `timeout` seconds. In portable mode, several posts may count as one.
 
-    It is an unnamed POSIX semaphore in `LINE` bytes of a block. In portable mode (see `platform`), tokens are not
-    counted. relays: semaphores of the lines (connections) to other machines. If the waiting worker is on another
-    machine, the semaphore of that machine's line gets the tokens.
+    `relays`: semaphores of the connections to other machines. If the waiting worker is on another machine, `post` posts
+        to that connection's semaphore.
     """
 
     def __init__(self, cell: np.ndarray, create: bool = False, relays: Semaphores | None = None):
@@ -157,20 +154,16 @@ class Semaphore:
             sem_post(self._at)
 
     def relay(self, to: int | None) -> None:
-        """Send future tokens to the line (connection to another machine) with number `to`. If `to` is None, the waiting
-        worker is on this machine, and this semaphore gets them.
-        """
+        """Send future tokens to another machine over connection `to`, or keep them here if `to` is None."""
         self._relay[0] = 0 if to is None else to + 1
 
     @property
     def relayed(self) -> int | None:
-        """Number of the line (connection to another machine) whose semaphore gets the tokens. None if the waiting
-        worker is on this machine.
-        """
+        """Number of the connection to which tokens are sent, or None if they stay on this machine."""
         return int(self._relay[0]) - 1 if self._relay[0] else None
 
     def wait(self, timeout: float) -> bool:
-        """Wait for a token and take it. Return False if none comes within `timeout` seconds."""
+        """Wait for a token and take it. Return False if no token comes within `timeout` seconds."""
         if sem_try(self._at) == 0:
             return True
         return timeout > 0 and sem_wait(self._at, timeout)
@@ -194,9 +187,7 @@ class Semaphores(SharedObject):
         self._all = [Semaphore(cell, relays=self.relays) for cell in self._cells]
 
     def relay_by(self, links: Semaphores) -> None:
-        """Let workers on other machines wait for these semaphores. links: semaphores of the lines (connections) to
-        them.
-        """
+        """Let workers on other machines wait for these semaphores. `links`: semaphores of the connections to them."""
         self.relays = links
         self._attach()
 
@@ -214,7 +205,7 @@ class Closable(SharedObject):
         super().__init__(**arrays)
 
     def check(self) -> None:
-        """Raise Closed if the object was closed."""
+        """Raise Closed if `close` was called."""
         if self._closed[0]:
             raise Closed
 
@@ -226,11 +217,11 @@ class Closable(SharedObject):
 
 
 class Ring:
-    """Ring buffer in shared memory, through which one producer sends numbers to one consumer, in order. Its methods
-    never wait. A consumer waits for `bell` instead.
+    """Ring buffer in shared memory, through which one producer sends numbers to one consumer, in order. No method
+    waits. A consumer that wants to wait uses the semaphore `bell`.
 
-    cells: int64 [capacity + 2 · 8]. Head and tail are a cache line apart.
-    bell: semaphore that gets a token with every call of `put` or `put_all`.
+    `cells`: int64 array of `Ring.cells(capacity)` elements.
+    `bell`: semaphore that gets one token with every call of `put` or `put_all`.
     """
 
     def __init__(self, cells: np.ndarray, bell: Semaphore | None = None):
@@ -256,7 +247,7 @@ class Ring:
             self._bell.post()
 
     def take_all(self) -> list[int]:
-        """Take all numbers out of the ring. Their tokens stay in the semaphore."""
+        """Take all numbers out of the ring. This takes no tokens from the semaphore."""
         head, tail = int(self._head[0]), int(self._tail[0])
         if head == tail:
             return []
@@ -266,8 +257,8 @@ class Ring:
         return numbers
 
     def take(self, use: np.ndarray, holder: int) -> int | None:
-        """Take the next number out of the ring and return it. Before that, write `holder` to `use[number]`. Return None
-        if the ring is empty.
+        """Set use[number] to `holder` for the next number, and then take the number out of the ring. Return the number,
+        or None if the ring is empty.
         """
         head = int(self._head[0])
         if head == int(self._tail[0]):
@@ -278,14 +269,14 @@ class Ring:
         return number
 
     def peek(self) -> list[int]:
-        """Return the numbers in the ring without taking them, for reports and for a crashed producer's replacement."""
+        """Return the numbers in the ring without taking them."""
         head, tail = int(self._head[0]), int(self._tail[0])
         return [int(self._ring[i % len(self._ring)]) for i in range(head, tail)]
 
 
 class RobustLocks:
-    """Locks that a dead process cannot hold, as one worker sees them. Each lock is on the file of a named block. The
-    operating system releases a lock when the process that holds it ends, even by a kill.
+    """Locks that the operating system releases if the process that holds them ends, even by a kill. Each lock locks the
+    file of one block. The blocks must be named.
     """
 
     def __init__(self, blocks: Sequence[SharedBlock]):
@@ -293,7 +284,7 @@ class RobustLocks:
         self._fds = [platform.reopen(block.fd, block.path) for block in blocks]
 
     def acquire(self, index: int) -> bool:
-        """Try to take the lock with number `index`. Return False if another worker has it."""
+        """Try to take the lock with number `index`. Return False if another worker holds the lock."""
         return platform.lock(self._fds[index])
 
     def release(self, index: int) -> None:

@@ -17,8 +17,8 @@ Index = int | slice | np.ndarray | EllipsisType | tuple[object, ...]
 
 
 class Field(NamedTuple):
-    """Shape and NumPy type name of one array. The shape leaves out the leading dimensions [T, B], which are time and
-    lanes (parallel environments).
+    """Shape and NumPy type name of one array. The shape does not include the leading dimensions [T, B], which are time
+    steps and lanes (parallel environments).
     """
 
     shape: tuple[int, ...]
@@ -30,8 +30,8 @@ class Field(NamedTuple):
 
 
 def stored_dtype(dtype: np.dtype, whole: bool = False) -> str:
-    """Return the type in which rows store numbers of `dtype`. Networks support neither unsigned integers of more than
-    one byte nor floats of more than eight bytes. whole: whether all numbers fit into int64, even if `dtype` is uint64.
+    """Return the type in which to store numbers of `dtype` for networks. Unsigned integers of several bytes become
+    signed. Long floats become float64. `whole`: whether uint64 numbers fit into int64. If not, they become float64.
     """
     if dtype.kind == "u" and dtype.itemsize > 1:
         return "float64" if dtype.itemsize == 8 and not whole else f"int{min(16 * dtype.itemsize, 64)}"
@@ -50,7 +50,7 @@ def map(f: Callable, *trees: Tree) -> Tree:  # noqa: A001 - read as tree.map
 
 
 def at(tree: Tree, index: Index) -> Tree:
-    """Return the tree whose arrays are the given arrays at `index`."""
+    """Return a tree with `a[index]` for each array `a` of `tree`."""
     return map(lambda a: a[index], tree)
 
 
@@ -68,7 +68,7 @@ def leaves(tree: Tree, path: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def nest(flat: Batch) -> Tree:
-    """Return the tree that a flat dict of paths describes. This undoes `dict(leaves(tree))`."""
+    """Return the nested tree of a flat dict {path: array}, the inverse of `dict(leaves(tree))`."""
     if set(flat) == {""}:
         return flat[""]
     root: Batch = {}
@@ -82,17 +82,17 @@ def nest(flat: Batch) -> Tree:
 
 
 def zeros(spec: Spec, lead: tuple[int, ...] = ()) -> Tree:
-    """Return a tree of NumPy zeros as `spec` describes. lead: dimensions in front of each array's shape."""
+    """Return a tree of NumPy zeros with the shapes and types of `spec`. lead: leading dimensions of each array."""
     return map(lambda f: np.zeros(lead + f.shape, f.dtype), spec)
 
 
 def widen(spec: Spec, lead: tuple[int, ...]) -> Spec:
-    """Return `spec` with the dimensions `lead` in front of each shape."""
+    """Return `spec` with the dimensions `lead` added before each shape."""
     return map(lambda f: Field((*lead, *f.shape), f.dtype), spec)
 
 
 def nbytes(spec: Spec) -> int:
-    """Return the number of bytes that one row (step) of one lane (parallel environment) takes."""
+    """Return the number of bytes that `spec` needs for one lane (parallel environment) and one step."""
     return sum(f.nbytes for _, f in leaves(spec))
 
 

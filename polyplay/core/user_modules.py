@@ -28,7 +28,7 @@ _closed = 0  # number of current reasons to forbid starts
 
 
 def close() -> None:
-    """Forbid this process to start processes or runs. The ban ends when `lift` is called."""
+    """Forbid this process to start processes or runs, until `lift` is called."""
     global _closed
     _closed += 1
 
@@ -40,7 +40,7 @@ def lift() -> None:
 
 @contextlib.contextmanager
 def importing() -> Iterator[None]:
-    """Forbid this process to start processes or runs within this context."""
+    """Context in which this process may not start processes or runs."""
     close()
     try:
         yield
@@ -53,7 +53,7 @@ def refused() -> bool:
 
 
 def refuse(what: str) -> None:
-    """Raise UserError if this process may not start anything now. what: name of the thing to start, for the message."""
+    """Raise UserError if this process must not start processes or runs. `what`: what it tried to start."""
     if not refused():
         return
     stack = (frame for frame, _ in traceback.walk_stack(sys._getframe(1)))  # the caller's frames, innermost first
@@ -66,8 +66,8 @@ def refuse(what: str) -> None:
 
 
 def look_up(module: ModuleType, name: str) -> Any:
-    """Return attribute `name` of a module. `name` may be `Class.attribute`. Raises AttributeError: there is no such
-    attribute, or it belongs to an object that is not a class, such as `__loader__.set_data`.
+    """Return attribute `name` of a module, or an attribute of a class in it (`Class.attribute`). Raises AttributeError
+    if the attribute does not exist. Attributes of other objects are refused, for safety.
     """
     found: Any = module
     for part in name.split("."):
@@ -79,7 +79,7 @@ def look_up(module: ModuleType, name: str) -> Any:
 
 
 def find(name: str, option: str, allowed: str) -> Any:
-    """Return the object that `name` (module:NAME) names. option: the option with this value. Raises UserError."""
+    """Return the object `name` (module:NAME). `option`: the option that gave the name. Raises UserError."""
     module, _, attribute = name.partition(":")
     found = import_module(module, name, option, allowed)
     try:
@@ -89,9 +89,7 @@ def find(name: str, option: str, allowed: str) -> Any:
 
 
 def title(given: Any) -> str:
-    """Return the name of a function, class or partial. For another object, return the name of its class. Return text
-    unchanged.
-    """
+    """Return a function's or class's name. For other objects, return their class's name. Return text unchanged."""
     given = given.func if isinstance(given, partial) else given
     return given if isinstance(given, str) else getattr(given, "__qualname__", type(given).__name__)
 
@@ -101,7 +99,7 @@ PARSERS = ("argparse", "optparse", "getopt", "click", "typer", "absl", "tyro", "
 
 
 class _Held:
-    """Output stream that holds written text back until `let_go` is called."""
+    """Output stream that keeps written text until `let_go` is called."""
 
     def __init__(self, stream: Any):
         self.stream, self.waiting = stream, list[str]()
@@ -111,7 +109,7 @@ class _Held:
         return getattr(self.stream, name)
 
     def let_go(self, printed: bool) -> None:
-        """Stop holding text back. printed: whether to write the text that was held back. Otherwise, drop it."""
+        """Stop keeping text. `printed`: whether to write the kept text. Otherwise, it is dropped."""
         self.write = self.stream.write
         if printed and self.waiting:
             self.stream.write("".join(self.waiting))
@@ -119,9 +117,7 @@ class _Held:
 
 @contextlib.contextmanager
 def held_back() -> Iterator[None]:
-    """Hold back standard error within this context, then write it. After SystemExit, drop it: it is another program's
-    usage.
-    """
+    """Delay the output to standard error until this context ends. After SystemExit, drop the output."""
     if sys.stderr is None:
         yield
         return
@@ -137,7 +133,7 @@ def held_back() -> Iterator[None]:
 
 
 def import_module(module: str, name: str, option: str, allowed: str) -> ModuleType:
-    """Import `module`, the part of `name` before the colon. option: the option with value `name`. Raises UserError."""
+    """Import `module`, the part of `name` before the colon. `option`: option that gave `name`. Raises UserError."""
     if hint := file_hint(name):
         raise UserError(f"{option}: {name} given, {hint}; allowed: {allowed}")
     if os.getcwd() not in sys.path:  # command-line tools start without this entry
@@ -159,7 +155,7 @@ def import_module(module: str, name: str, option: str, allowed: str) -> ModuleTy
 
 
 def ending(e: SystemExit) -> str:
-    """Describe why and where the user's code ended the program."""
+    """Describe how the user's code ended the program: the reason, the file and the line."""
     frames = traceback.extract_tb(e.__traceback__)
     library = tuple(sysconfig.get_paths()[k] for k in ("stdlib", "purelib", "platlib"))
     own = [f for f in frames if not f.filename.startswith((*library, OURS, "<"))]
@@ -170,7 +166,7 @@ def ending(e: SystemExit) -> str:
 
 
 def file_hint(name: str) -> str:
-    """Return advice if `name` is the path of a file and not a module. Return "" for other names."""
+    """If `name` is the path of a file instead of a module, return advice. Otherwise, return ""."""
     module, colon, attribute = name.partition(":")
     path, is_file = Path(module if module.endswith(".py") else f"{module}.py"), module.endswith(".py")
     if colon and not is_file and os.sep not in module:

@@ -20,11 +20,10 @@ from polyplay.core.shared_memory import SharedObject, shared_array
 
 
 class Arrow(NamedTuple):
-    """Arrow in the diagram of a run. It shows that data flows through an edge (an object that workers share).
+    """Arrow in the diagram of a run. It shows that data flows through an object that workers share, called an edge.
 
-    givers, takers: names of the arguments by which workers hold the edge. Through `out`, a worker writes to the edge.
-        Through `source`, it takes from the edge. `publish` publishes weights, `params` reads weights, `update` applies
-        updates, and `server` serves weights.
+    `givers`: names under which workers hold the edge to put data into it, such as `out` or `publish`.
+    `takers`: names under which workers hold the edge to get data from it, such as `source` or `params`.
     """
 
     label: str
@@ -33,7 +32,7 @@ class Arrow(NamedTuple):
 
 
 class Edge:
-    """Object that workers share, such as a queue. An edge that only one worker holds has no arrows in the diagram."""
+    """Object that workers share, such as a queue. In the diagram of a run, it is an edge between workers."""
 
     memory: ClassVar[str] = "rollouts"  # part of the memory estimate that includes this object
     patience: float = 0.1  # seconds before a wait returns "nothing yet"; 0 if all workers run in one thread
@@ -57,10 +56,10 @@ class Edge:
 
 
 class Holder:
-    """Base class of descriptions that contain other descriptions. For example, a LearnerSpec contains a policy."""
+    """Base class of descriptions that contain other descriptions, as a LearnerSpec contains a policy."""
 
     def holds(self) -> Mapping[str, Any]:
-        """Return the contained parts by name. An edge (shared object) has a name that Arrow lists, such as `out`."""
+        """Return the contained objects by name. An edge has one of the names in its arrows, such as `out`."""
         return {}
 
 
@@ -91,7 +90,7 @@ class Timed:
 
 
 class WorkerCounters:
-    """Counters of one worker, which only this worker writes. Counters only grow, so readers compare two reads."""
+    """Counters of one worker, which no other worker writes."""
 
     def __init__(self, counters: Counters, i: int):
         self.values, self.lags, self.sizes = counters.values[i], counters.lags[i], counters.sizes[i]
@@ -99,7 +98,7 @@ class WorkerCounters:
         self._at, self._names = counters.columns, counters.names
 
     def timed(self, column: str) -> Timed:
-        """Return a context manager that measures the time spent inside, and adds the seconds to counter `column`."""
+        """Context manager that measures the seconds spent inside, and adds them to the counter `column`."""
         return Timed(self.values, self._at[column])
 
     def add(self, column: str, amount: float) -> None:
@@ -112,7 +111,7 @@ class WorkerCounters:
         return float(self.values[self._at[column]])
 
     def lag(self, lags: np.ndarray) -> None:
-        """Count the policy lags of rows (steps of lanes) that were trained on. lags: int [n], in optimizer updates."""
+        """Count the policy lags of steps that were trained on. `lags`: int [n], in optimizer updates."""
         if lags.size == 0:
             return
         self.lags += np.bincount(np.maximum(np.minimum(lags, LAGS - 1), 0), minlength=LAGS)
@@ -122,13 +121,13 @@ class WorkerCounters:
         values[at["lag_max"]] = max(values[at["lag_max"]], lags.max())
 
     def served(self, n: int, calls: int = 1) -> None:
-        """Count `calls` calls that processed `n` items each. For example, one call of a network processes `n` rows."""
+        """Count `calls` calls that processed `n` items each, such as calls of a network with `n` observations."""
         self.sizes[min(n, SIZES - 1)] += calls
         self.values[self._at["served"]] += n * calls
         self.values[self._at["calls"]] += calls
 
     def depth(self, n: int) -> None:
-        """Record that `n` items wait in the worker's queue. The mean of all records is reported."""
+        """Record that `n` items wait in the worker's queue. Reports have the mean of these numbers."""
         self.values[self._at["depth_sum"]] += n
         self.values[self._at["depth_count"]] += 1
 
@@ -147,7 +146,7 @@ class WorkerCounters:
                 self.metrics[self._names[name]] += value, 1
 
     def tally(self, name: str, total: float, n: float) -> None:
-        """Add `n` values with the sum `total` to a metric that is reported as a mean."""
+        """Add `n` values with the sum `total` to a metric. Reports have the mean of the values."""
         if name in self._names:
             self.metrics[self._names[name]] += total, n
 
@@ -180,8 +179,8 @@ class Counters(SharedObject):
 
 
 class CounterFlow(Cells):
-    """Flow that sends a worker's counters and new games to the main machine. A learner's part of a checkpoint is sent
-    before the counter `saved`, which announces the part.
+    """Flow that sends a worker's counters and new games to the main machine. When the counter `saved` changes, a
+    learner's part of the checkpoint is sent first.
     """
 
     every = COUNTING
@@ -208,8 +207,8 @@ class CounterFlow(Cells):
 
 
 class ProgressFlow(Cells):
-    """Flow that sends all counters to the machine of a judge (a worker that plays test matches). The rows of that
-    machine's own workers are not overwritten there.
+    """Flow that sends the counters of all workers to the machine of a worker that plays test matches. It does not
+    change the counters of the workers on that machine.
     """
 
     every = COUNTING
@@ -225,8 +224,8 @@ class ProgressFlow(Cells):
 
 @dataclass(frozen=True)
 class SchedulePoint:
-    """Value of a hyperparameter, and the time `at` which it starts to hold. If `part` is true, the time is a fraction
-    of the run. Otherwise, it is a number of agent steps trained on.
+    """Value of a hyperparameter, and the time at which it starts. If `part` is true, `at` is a fraction of the run.
+    Otherwise, `at` is a number of agent steps of training.
     """
 
     value: float
@@ -234,24 +233,24 @@ class SchedulePoint:
     part: bool
 
     def steps(self, total: float) -> float:
-        """Return the number of agent steps after which this value holds, in a run of `total` agent steps."""
+        """Return the number of agent steps at which this value starts. `total`: agent steps of the whole run."""
         return self.at * total if self.part else self.at
 
 
 @dataclass(frozen=True)
 class HyperparameterSchedule:
-    """Schedule of the hyperparameter `name`: its values in order. Each value holds until the next one starts."""
+    """Schedule of the hyperparameter `name`: a list of values, each with its start."""
 
     name: str
     points: tuple[SchedulePoint, ...]
 
     def reached(self, learnt: float, total: float) -> SchedulePoint | None:
-        """Return the point that holds after `learnt` of `total` agent steps, or None before the first point."""
+        """Return the point in use after `learnt` of `total` agent steps, or None before the first point."""
         return next((point for point in reversed(self.points) if point.steps(total) <= learnt), None)
 
 
 class Hyperparameters(SharedObject):
-    """Hyperparameters that may change during a run: float64 numbers in shared memory, which are read as attributes."""
+    """Hyperparameters that may change during a run. They are float64 numbers in shared memory, read as attributes."""
 
     _names: dict[str, int]
     _values = shared_array(np.float64, lambda h: (len(h._names),))
@@ -277,7 +276,7 @@ class Hyperparameters(SharedObject):
 
     def keep_to_schedules(self, learnt: float, total: float) -> dict[str, SchedulePoint]:
         """Set each scheduled hyperparameter to its value after `learnt` of `total` agent steps. Before the first point
-        of its schedule, this is the configured value. Return the points that hold now, by name.
+        of its schedule, this is the configured value. Return {hyperparameter: its current point}.
         """
         held = {s.name: s.reached(learnt, total) for s in self.schedules}
         for name, point in held.items():
@@ -285,10 +284,10 @@ class Hyperparameters(SharedObject):
         return {name: point for name, point in held.items() if point is not None}
 
     def restore(self, values: Mapping[str, float], configured: Mapping[str, float] | None) -> None:
-        """Restore the values of a checkpoint, except those whose configured value has changed since then.
+        """Restore a checkpoint's values. A hyperparameter whose configured value has changed since then keeps its new
+        value.
 
-        configured: values that were configured when the checkpoint was made. If None, these are unknown, and all values
-            are restored.
+        `configured`: configured values when the checkpoint was made. If None (unknown), all values are restored.
         """
         for name in values.keys() & self._names.keys():
             if configured is None or configured.get(name) == self.configured[name]:
@@ -306,8 +305,8 @@ class Hyperparameters(SharedObject):
 
 
 class HyperparameterFlow(Cells):
-    """Flow that sends hyperparameters to other machines. A learner's machine ignores scheduled values and `remaining`,
-    because its learner sets them.
+    """Flow that sends hyperparameters to other machines. On a machine with a learner, it does not change scheduled
+    hyperparameters and `remaining`, because the learner sets them.
     """
 
     every = COUNTING  # `remaining` changes with each update
@@ -360,7 +359,7 @@ class RunControl(SharedObject):
         self._flags[self.PAUSE] = steps
 
     def halt(self) -> None:
-        """Stop all workers at once. Every wait then raises Closed."""
+        """Stop all workers at once, by making every wait raise Closed."""
         self._flags[self.HALT] = 1
 
     def finish(self) -> None:
@@ -372,20 +371,20 @@ class RunControl(SharedObject):
         self._flags[self.SAVE] += 1
 
     def take(self, mark: float) -> None:
-        """Announce that all parts of a save were collected. mark: value of a learner's counter `saved`."""
+        """Announce that all parts of a checkpoint were collected. `mark`: the learner's `saved` for this checkpoint."""
         self._flags[self.TAKEN] = round(mark * self.REPEATS)
 
     # mark of the save whose parts were collected last
     taken = property(lambda self: float(self._flags[self.TAKEN]) / self.REPEATS)
 
     def rescue(self, index: int) -> None:
-        """Stop all workers after a failure. Learner `index` first saves its state, which is intact."""
+        """Stop all workers after a failure, but first let learner `index` save its state."""
         self._flags[self.RESCUE] = index + 1
         self.halt()
 
     @property
     def rescuer(self) -> int | None:
-        """Number of the learner that must save its intact state before it stops, or None if no learner must."""
+        """Number of the learner that must save its state before it stops, or None."""
         index = int(self._flags[self.RESCUE])
         return index - 1 if index else None
 
@@ -396,10 +395,8 @@ class RunControl(SharedObject):
 
 @dataclass(frozen=True)
 class Adjustable:
-    """Whole number from `low` to `high` that may change during the run.
-
-    `get` returns the current number. `set` requests another number, and returns at once. For example, Crew.dial returns
-    an Adjustable for the number of a role's workers.
+    """Whole number that may change during the run, such as the number of workers in a role. `low` and `high` are its
+    bounds. `get` returns the current number. `set` requests another number, and returns at once.
     """
 
     name: str
@@ -413,26 +410,22 @@ ENDING = 1.0  # seconds that a rollout may still take when the run ends; longer 
 
 
 def seed_of(seed: int, incarnation: int) -> int:
-    """Return the seed of a worker's environments and action noise. It depends on the worker's incarnation, so that the
-    replacement of a lost worker plays other episodes.
-    """
+    """Return the seed of a worker's environments and action noise. A replacement worker has another seed."""
     return seed + 1_000_003 * incarnation
 
 
 def next_incarnation(incarnation: int | None, resumes: int) -> int:
-    """Return the incarnation of a new worker: 1000 × `resumes`, plus the number of replacements so far. After 999
-    replacements, the number continues at 1.
+    """Return the incarnation of a new worker: the number of replacements so far, plus 1000 × `resumes`. After 999
+    replacements, their count starts again at 1.
 
-    incarnation: incarnation of the worker that is replaced. If None, the new worker is the first.
+    `incarnation`: incarnation of the worker that is replaced, or None for the first worker.
     """
     replaced = 0 if incarnation is None else incarnation % 1000 % 999 + 1
     return replaced + 1000 * resumes
 
 
 class RoleSize(SharedObject):
-    """Number of workers of a role, as requested and as it is now. Any worker may request a number. The main process
-    then adds or dismisses workers.
-    """
+    """Requested and current number of a role's workers. The main process starts or stops workers as requested."""
 
     _cells = shared_array(np.int64, lambda _: (8,))
 
@@ -457,12 +450,12 @@ class RoleSize(SharedObject):
 class TurnHooks:
     """Callbacks that a worker offers to the code that runs it.
 
-    rescue: saves a learner's intact state after a failure.
-    write_part: write_part(number) writes the worker's part of checkpoint `number`, if all workers take turns in one
+    `rescue`: saves a learner's intact state after a failure.
+    `write_part`: writes the worker's part of a checkpoint, whose number is given. Used if all workers run in one
         thread.
-    number: in the same case, returns the number that a checkpoint of this learner would get now.
-    compiled: called when updates become compiled, with the number of the first compiled update.
-    repeats: in a reproduction of a run, tells whether the original run compiled this update.
+    `number`: returns the number of the checkpoint that this learner makes now. Used if all workers run in one thread.
+    `compiled`: called with the number of the first compiled update.
+    `repeats`: in a reproduction of a run, tells whether the original run compiled the update with this number.
     """
 
     rescue: Callable[[], None] | None = None
@@ -475,7 +468,7 @@ class TurnHooks:
 
 @dataclass
 class WorkerContext:
-    """Identity of a worker in its run, with the counters and orders of the run. Attributes in `OWN` are not pickled."""
+    """Identity of a worker in its run, with the run's counters and orders. Attributes in `OWN` are not pickled."""
 
     OWN: ClassVar = ("counters", "hooks", "ending_since", "log")
 
@@ -505,36 +498,36 @@ class WorkerContext:
 
     @cached_property
     def ending_since(self) -> float:
-        """Time when this worker first saw that the run ends, in seconds of the monotonic clock."""
+        """Time when this worker noticed that the run ends, in seconds of the monotonic clock."""
         return time.monotonic()
 
     @property
     def noise_seed(self) -> int:
-        """Seed of the action noise. Together with a lane's number, it is the key of that lane's noise."""
+        """Seed of the worker's action noise."""
         return seed_of(self.seed, self.incarnation)
 
     env_seed = noise_seed
 
     @property
     def serial(self) -> bool:
-        """Whether all workers take turns in one thread, so that no worker may wait for another."""
+        """Whether all workers take turns in one thread, so that a worker must not wait for another."""
         return self.patience == 0.0
 
     @property
     def leaving(self) -> bool:
-        """Whether this worker must leave, because its role is to have fewer workers."""
+        """Whether this worker must leave, because the number of workers of its role is reduced."""
         return bool(self.control.dismissed[self.row])
 
     def late(self, left: float = 0.0) -> bool:
-        """Tell whether the ending run no longer waits for this worker: more than ENDING seconds have passed since
-        `ending_since`, or the worker still needs more than that. left: seconds that the worker still needs.
+        """Tell whether the run ends without waiting for this worker. This is so ENDING seconds after the end began, or
+        if the worker still needs more than ENDING seconds. `left`: seconds that the worker still needs.
         """
         if not self.control.finishing:
             return False
         return max(left, time.monotonic() - self.ending_since) > ENDING
 
     def turn(self) -> None:
-        """Count one turn (pass of the worker's loop), and store its time. Raises Closed if the run was halted."""
+        """Count one pass of the worker's loop, and store its time. Raises Closed if the run was halted."""
         values = self.counters.values
         values[0], values[1] = time.monotonic(), values[1] + 1  # counters stamp, stamps
         if self.control.halted:

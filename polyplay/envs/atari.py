@@ -42,8 +42,8 @@ KINDS = ("human", "substitute")
 
 @dataclass(frozen=True)
 class Start:
-    """A start state of a game. presses: (button number, frames) pairs after a reset. frames: frames before the agent
-    plays.
+    """Start state of a game, reached by button presses or restored from a saved state. `presses`: pairs (button number,
+    frames to hold the button). `frames`: number of frames before the agent plays.
     """
 
     presses: tuple[tuple[int, int], ...]
@@ -64,9 +64,8 @@ class Starts:
 
 
 def load_starts(path: str, game: str = "") -> Starts:
-    """Read start states of the ROM `game`, or of any ROM if `game` is "". Raises UserError if the file is missing, is
-    invalid,
-    or is of another ROM.
+    """Read a file of start states. `game`: ROM that the file must be for, or "" for any ROM. Raises UserError if the
+    file is missing or invalid, or is for another ROM.
     """
     try:
         data = Path(path).read_bytes()
@@ -125,13 +124,13 @@ def _press(word: str, where: str) -> tuple[int, int]:
 
 
 def spelled(buttons: list[str]) -> list[str]:
-    """Convert buttons, one per frame, to words of a file of starts: ["NOOP", "NOOP", "FIRE"] → ["NOOP*2", "FIRE"]."""
+    """Write one button per frame in the form of a starts file: ["NOOP", "NOOP", "FIRE"] → ["NOOP*2", "FIRE"]."""
     runs = [(button, len(list(same))) for button, same in groupby(buttons)]
     return [button if n == 1 else f"{button}*{n}" for button, n in runs]
 
 
 def written(game: str, kind: str, source: str, starts: Sequence[Mapping[str, object]]) -> bytes:
-    """Return the bytes of a file of start states."""
+    """Return the contents of a file of start states, as bytes."""
     head = {"format": FORMAT, "version": VERSION, "game": game, "kind": kind, "source": source}
     rows = ",\n  ".join(json.dumps(start) for start in starts)
     return (json.dumps(head)[:-1] + f', "starts": [\n  {rows}\n]}}\n').encode()
@@ -202,19 +201,19 @@ class Atari:
 
     @property
     def frames(self) -> int:
-        """Number of frames per step. If each step draws its number at random, this is the mean, rounded down."""
+        """Number of frames per step. If each step draws this number at random, return the mean, rounded down."""
         return (self.frameskip_min + self.frameskip) // 2 if self.frameskip_min else self.frameskip
 
     @property
     def beyond(self) -> str:
-        """Given options that ale-py's vector environment lacks, as text `option=value, …`; "" if it has all of them."""
+        """Options with changed values that ale-py's vector environment does not support: `option=value, …`, or ""."""
         plain = ("frameskip_min", "noop_min", "start", "life_start", "gray", "crop", "resize", "starts")
         changed = [f"{k}={getattr(self, k)!r}" for k in plain if getattr(self, k) != getattr(Atari, k)]
         return ", ".join(changed + (["stack_reset='play'"] if self.stack_reset == "play" else []))
 
     @property
     def native(self) -> bool:
-        """Whether ale-py's vector environment plays the game. If not, ale-py's plain emulator plays it."""
+        """Whether ale-py's vector environment plays the game. Otherwise, ale-py's plain emulator plays it."""
         return self.pipeline == "native" or (self.pipeline == "auto" and not self.beyond)
 
 
@@ -285,7 +284,7 @@ SKIPS: dict[str, dict[str, object]] = {  # word after the game's name in an olde
 
 
 def id_options(name: str) -> dict[str, object]:
-    """Return the options that an older Atari id, such as 'Pong-v4', sets. Return {} for all other ids."""
+    """Return the options that an older Atari id sets, such as 'Pong-v4'. Newer ids set none, so return {}."""
     found = OLD_ID.fullmatch(name)
     if name.startswith("ALE/") or found is None:
         return {}
@@ -295,7 +294,7 @@ def id_options(name: str) -> dict[str, object]:
 
 
 def current_id(name: str) -> str:
-    """Return the id that names only the game: 'Pong-v0' → 'ALE/Pong-v5'."""
+    """Return the current id of the game that an older id names: 'Pong-v0' → 'ALE/Pong-v5'."""
     found = OLD_ID.fullmatch(name)
     return f"ALE/{found[1]}-v5" if found else name
 
@@ -309,9 +308,8 @@ def _id_text(name: str) -> str:
 
 
 def is_game(name: object, given: Mapping[str, object]) -> bool:
-    """Tell whether Polyplay's own Atari code plays the environment `name` with the options `given`. If `name` lists
-    several tasks, tell whether it plays all of them. Gymnasium plays an older id that is given a wrapper or
-    obs_type=ram.
+    """Tell whether Polyplay's own Atari code plays the environment `name`. For several tasks, tell whether it plays all
+    of them. Gymnasium plays older ids if the options `given` contain a wrapper or obs_type=ram.
     """
     if words := task_words(name):
         return all(is_game(task, given) for task, _ in words)
@@ -329,7 +327,7 @@ def is_game(name: object, given: Mapping[str, object]) -> bool:
 
 
 def read_options(title: str, given: Mapping[str, object]) -> Atari:
-    """Return a game's options: those given, else those of its id. Images are gray. Raises UserError: a wrong option."""
+    """Return the options of a game with gray images. Options in `given` replace those of the id. Raises UserError."""
     found: dict[str, Any] = {**id_options(title), **given}
     if (shown := found.pop(IMAGES, None)) is not None:
         height, width = shown.size or (0, 0)
@@ -340,8 +338,8 @@ def read_options(title: str, given: Mapping[str, object]) -> Atari:
 
 
 def registered(name: str) -> tuple[str, dict[str, object]]:
-    """Return the id under which Gymnasium registers an older Atari id, and the keyword arguments that this id needs.
-    Raises UserError for a "-ram" id, whose observations are the console's memory. The message names a replacement.
+    """Return the id and the keyword arguments with which Gymnasium makes the environment of an older Atari id. For a
+    "-ram" id, raises UserError, which names a replacement.
     """
     found = OLD_ID.fullmatch(name)
     if found is None:
@@ -362,7 +360,7 @@ def registered(name: str) -> tuple[str, dict[str, object]]:
 
 
 def current_names() -> list[str]:
-    """Return all registered ids except ale-py's, and the id ALE/NAME-v5 of every single-player Atari game."""
+    """Return all registered ids. For ale-py, return only ALE/NAME-v5 of all single-player games."""
     known = [id_ for id_ in gymnasium.registry if not _is_ales(id_)]
     with contextlib.suppress(UserError):  # ale-py may be missing
         known += [f"ALE/{title}-v5" for title in native_games()]
@@ -392,7 +390,7 @@ def _title(game: str) -> str:
 
 
 def rom(name: str) -> str:
-    """Return an id's ROM name: 'ALE/MsPacman-v5' or 'MsPacman-v4' → 'ms_pacman'. Raises UserError: unknown game."""
+    """Return an id's ROM name: 'ALE/MsPacman-v5' or 'MsPacman-v4' → 'ms_pacman'. Raises UserError if unknown."""
     known = native_games()
     old = None if name.startswith("ALE/") else OLD_ID.fullmatch(name)
     game = old[1] if old else name.removeprefix("ALE/")
@@ -408,7 +406,7 @@ def rom(name: str) -> str:
 
 
 def actions_of(game: str, full: bool) -> tuple[str, ...]:
-    """Return the names of a game's actions, by number. full: all 18 actions, not only the game's minimal set."""
+    """Return the names of a game's actions, by number. `full`: whether to return all 18, or else the minimal set."""
     return _action_sets(game)[full]
 
 
@@ -454,7 +452,7 @@ def describe(envs: Envs) -> EnvSpec:
 
 
 def _named_images(leaves: tuple[str, ...] | None, title: str) -> tuple[str, ...] | None:
-    """Return the paths of images that --images names; None: not given. Raises UserError for an unknown name."""
+    """Return the paths of the images that --images names. Return None if the option is not given. Raises UserError."""
     if leaves is None:
         return None
     need(set(leaves) <= {BARE}, f"--images: {','.join(leaves)} given; allowed for {title}: none, or {BARE}")
@@ -475,7 +473,6 @@ def _start_native(o: Atari, game: str) -> str:
 
 
 def _picture(o: Atari) -> str:
-    """Describe how an observation's image differs from that of ale-py's vector environment."""
     parts = (o.gray != "ale" and o.gray, o.crop and f"without the last {o.crop} rows", o.resize != "area" and o.resize)
     return "".join(f", {part}" for part in parts if part)
 
@@ -503,13 +500,13 @@ def score_rows(name: str) -> list[dict[str, str]]:
 
 @lru_cache(maxsize=2)
 def score_table(name: str) -> dict[str, dict[str, float]]:
-    """Return {column: {game: score}} of a CSV file of scores, without empty cells."""
+    """Return {column: {game: score}} of a CSV file of scores. Empty cells are left out."""
     rows = score_rows(name)
     return {k: {r["game"]: float(r[k]) for r in rows if r[k]} for k in rows[0] if k != "game"}
 
 
 def baseline_scores(baselines: str) -> dict[str, tuple[float, float]]:
-    """Return {game: (random score, human score)}. About video_pinball's random score, see evaluation.scores.TRAP."""
+    """Return {game: (score of random play, score of a human)}. `baselines`: a name in BASELINES."""
     table, (_, suffix) = score_table("atari_scores.csv"), BASELINES[baselines]
     low, high = dict(table[f"random{suffix}"]), table[f"human{suffix}"]
     if baselines != "nature":
@@ -518,7 +515,7 @@ def baseline_scores(baselines: str) -> dict[str, tuple[float, float]]:
 
 
 def normalize(scores: Mapping[str, float], ends: Ends) -> dict[str, float]:
-    """Return human-normalized scores {game: percent} of the games in `ends`. 0 is random play, and 100 is the human."""
+    """Return human-normalized scores in percent of the games in `ends`: random play is 0, and a human is 100."""
     return {g: 100.0 * (x - ends[g][0]) / (ends[g][1] - ends[g][0]) for g, x in scores.items() if g in ends}
 
 
@@ -578,8 +575,8 @@ def protocol(name: str) -> Protocol:
 
 
 def game(envs: Envs) -> str | None:
-    """Return the ROM name of an Atari run, such as "ms_pacman". With several tasks, it is that of the task `envs.only`.
-    Return None if the run does not play a single Atari game.
+    """Return the ROM name of a run's Atari game, such as "ms_pacman", or None if the run does not play a single Atari
+    game. In a run with several tasks, `envs.only` selects the task.
     """
     if words := task_words(envs.name):
         return game(replace(envs, name=words[envs.only][0], only=-1)) if envs.only >= 0 else None
@@ -587,7 +584,7 @@ def game(envs: Envs) -> str | None:
 
 
 def plays_games(envs: Envs) -> bool:
-    """Tell whether a run plays an Atari game, or several tasks that are all Atari games."""
+    """Tell whether a run plays only Atari games."""
     return is_game(envs.name, envs.options)
 
 
@@ -597,7 +594,6 @@ def is_board(envs: Envs) -> bool:
 
 
 def _check(how: Protocol, envs: Envs) -> None:
-    """Raises UserError if the protocol is not for the kind of game that `envs` plays."""
     here = [p.name for p in ALL if p.name == "run" or (is_board(envs) if p.board else plays_games(envs))]
     if how.name not in here:
         kind = "board games (game:NAME)" if how.board else "Atari games"
@@ -606,9 +602,8 @@ def _check(how: Protocol, envs: Envs) -> None:
 
 
 def apply(how: Protocol, envs: Envs, starts: str | None = None) -> tuple[Envs, Starts | None]:
-    """Return the run's environments with the protocol's options, and the start states read from the file `starts`. If
-    the protocol uses no start states, they are None. Raises UserError if the protocol does not fit the environments or
-    the file.
+    """Return the run's environments with the options of an evaluation protocol, and the start states in the file
+    `starts` (or None). Raises UserError if the protocol or the file does not suit the environments.
     """
     meant = starts is None or how.name == "human-starts"
     need(meant, f"--starts {starts} is for --protocol human-starts, {how.name} given")
@@ -631,5 +626,5 @@ def apply(how: Protocol, envs: Envs, starts: str | None = None) -> tuple[Envs, S
 
 
 def label(how: Protocol, starts: Starts | None) -> str:
-    """Return the protocol's name for tables. If humans did not play the start states, their kind follows the name."""
+    """Return the protocol's name for tables. If the start states are not from humans, the name says so."""
     return how.name if starts is None or starts.kind == "human" else f"{how.name} ({starts.kind})"

@@ -1,8 +1,7 @@
 """One Atari game, played by ale-py's plain emulator, not by ale-py's vector environment.
 
-This environment has every option of `Atari`, and its state can be saved and restored. Options that ale-py's vector
-environment has too mean the same here. No-ops and sticky actions have the same distribution in both, but other random
-draws.
+This environment supports all options of `Atari`, and its state can be saved and restored. Options that both
+environments support have the same meaning in both. For a given seed, the two environments play different games.
 """
 
 from __future__ import annotations
@@ -36,13 +35,12 @@ Taps = tuple[np.ndarray, np.ndarray]  # pixel numbers on an axis, and their weig
 
 
 def opencv_gray(rgb: Picture) -> Picture:
-    """Compute gray values as OpenCV's COLOR_RGB2GRAY does: as uint8, from 15-bit weights, rounded."""
+    """Convert RGB to gray and round to uint8, exactly as OpenCV's COLOR_RGB2GRAY does."""
     whole = rgb.astype(np.int32)
     return ((whole[..., 0] * 9798 + whole[..., 1] * 19235 + whole[..., 2] * 3735 + (1 << 14)) >> 15).astype(np.uint8)
 
 
 def _weighted(weights: tuple[float, float, float], dtype: type, rgb: Picture) -> Picture:
-    """Compute a weighted sum of red, green and blue; `dtype` uint8 truncates it."""
     r, g, b = (rgb[..., i] * w for i, w in enumerate(weights))
     return (r + g + b).astype(dtype)
 
@@ -61,7 +59,7 @@ GRAYS: dict[str, Callable[[Picture], Picture]] = {
 
 @cache
 def resizer(kind: str, height: int, width: int, to_height: int, to_width: int) -> Callable[[Picture], Picture]:
-    """Return a function that resizes pictures and rounds them to uint8. No side may become longer."""
+    """Return a function that resizes pictures and rounds them to uint8. It can only make pictures smaller."""
     if (height, width) == (to_height, to_width):
         return _rounded
     rows, columns = height / to_height, width / to_width
@@ -78,7 +76,7 @@ def resizer(kind: str, height: int, width: int, to_height: int, to_width: int) -
 
 
 def _rounded(picture: Picture) -> Picture:
-    """Round to uint8 as OpenCV's cvRound does. Halves become even."""
+    """Round to uint8 like OpenCV: x.5 is rounded to the even neighbor."""
     return picture if picture.dtype == np.uint8 else np.rint(picture).astype(np.uint8)
 
 
@@ -90,7 +88,7 @@ def _nearest(size: tuple[int, int], to: tuple[int, int]) -> Callable[[Picture], 
 
 
 def _blocks(rows: int, columns: int, picture: Picture) -> Picture:
-    """Average blocks of `rows` x `columns` pixels. As in OpenCV, halves round up for 2 x 2 bytes, otherwise to even."""
+    """Average blocks of `rows` x `columns` pixels. Rounds as OpenCV does."""
     wide: np.ndarray = picture.astype(np.int32 if picture.dtype == np.uint8 else np.float32)
     total = reduce(np.add, (wide[i::rows, j::columns] for i, j in np.ndindex(rows, columns)))
     if rows == columns == 2 and picture.dtype == np.uint8:
@@ -99,7 +97,7 @@ def _blocks(rows: int, columns: int, picture: Picture) -> Picture:
 
 
 def _along(picture: Picture, taps: Taps, axis: int) -> Picture:
-    """Return Σ picture[tap] · weight over the taps (pixels to add) along an axis, summed in the order of the taps."""
+    """Return the weighted sums of pixels along an axis. `taps`: pixel numbers and weights."""
     return reduce(np.add, (picture.take(i, axis) * (w if axis else w[:, None]) for i, w in zip(*taps, strict=True)))
 
 
@@ -108,13 +106,13 @@ def _floating(rows: Taps, columns: Taps, picture: Picture) -> Picture:
 
 
 def _stacked(per_pixel: Sequence[Sequence[tuple[int, float]]], dtype: type) -> Taps:
-    """Stack lists of (pixel number, weight), padded with weight 0. There is one list for each pixel of the result."""
+    """Make arrays from `per_pixel`, a list of pairs (pixel number, weight) for each pixel of the result."""
     both = np.array(list(zip_longest(*per_pixel, fillvalue=(0, 0.0))))  # float64 [taps, size of the result, 2]
     return both[..., 0].astype(np.int64), both[..., 1].astype(dtype)
 
 
 def _area_taps(size: int, to: int) -> Taps:
-    """Compute weights of OpenCV's INTER_AREA (resize.cpp, computeResizeAreaTab): pixels' shares in a result pixel."""
+    """Return OpenCV's INTER_AREA weights (resize.cpp, computeResizeAreaTab)."""
     scale = 1.0 / (to / size)
     found = []
     for i in range(to):
@@ -131,7 +129,7 @@ def _area_taps(size: int, to: int) -> Taps:
 
 
 def _pairs(size: int, to: int) -> Taps:
-    """Find the two pixels next to each result pixel's center, with float32 weights (OpenCV's INTER_LINEAR)."""
+    """Return the two pixels nearest to each result pixel and their weights, as in OpenCV's INTER_LINEAR."""
     scale = 1.0 / (to / size)
     center = ((np.arange(to) + 0.5) * scale - 0.5).astype(np.float32)
     left = np.floor(center).astype(np.int64)
@@ -142,7 +140,7 @@ def _pairs(size: int, to: int) -> Taps:
 
 
 def _bilinear(rows: Taps, columns: Taps) -> Callable[[Picture], Picture]:
-    """Return OpenCV's INTER_LINEAR: 11-bit weights for bytes (resize.cpp, VResizeLinear), float weights for floats."""
+    """Return a function that resizes like OpenCV's INTER_LINEAR (resize.cpp, VResizeLinear)."""
     (above, below), beta = rows[0], np.rint(rows[1] * 2048).astype(np.int32)[..., None]
     across = columns[0], np.rint(columns[1] * 2048).astype(np.int32)
 
@@ -156,7 +154,7 @@ def _bilinear(rows: Taps, columns: Taps) -> Callable[[Picture], Picture]:
 
 
 def _pillow_taps(size: int, to: int) -> Taps:
-    """Compute Pillow's 22-bit BILINEAR weights (Resample.c, precompute_coeffs): a triangle two result pixels wide."""
+    """Return Pillow's BILINEAR weights as 22-bit integers (Resample.c, precompute_coeffs)."""
     scale = size / to
     found = []
     for i in range(to):
@@ -181,11 +179,11 @@ Begun = tuple[np.ndarray, Batch]  # result of reset()
 
 
 def script(text: str, own: tuple[str, ...], title: str) -> list[Step]:
-    """Convert the option `start` or `life_start` of a game with the actions `own` to a list of steps.
+    """Convert the option `start` or `life_start` to a list of steps. `own`: the game's actions.
 
-    "noops" is a random number of no-ops. "FIRE" presses FIRE for one frame, "FIRE*4" for four. "#2" presses the third
-    action. Commas join presses to one word. If the game lacks a button, the rest of the word is skipped. Raises
-    UserError if a word is unknown.
+    The text has words, separated by spaces. "noops" is a random number of no-ops. "FIRE" presses FIRE for one frame,
+    "FIRE*4" for four frames. "#2" presses the third action of `own`. A word may have several presses, separated by
+    commas. If the game lacks a button, the rest of the word is skipped. Raises UserError if a word is unknown.
     """
     import ale_py
 
@@ -207,12 +205,10 @@ def script(text: str, own: tuple[str, ...], title: str) -> list[Step]:
 
 
 class Painter:
-    """Converter of screens to planes (single images) of the observation's size. Screens are gray [height, width] or
-    color [height, width, 3].
+    """Converts screens to planes (single images of an observation). Screens are gray [height, width] or color [height,
+    width, 3]. Raises UserError if a plane would be larger than the screen.
 
-    Most of a screen stays the same in a step, so only changed rows are computed. They are computed in blocks that map
-    to whole rows of the plane. For example, 210 rows become 84 in 42 blocks of 5 rows, each of which gives 2. Blocks
-    make a step 1.5 times as fast. Raises UserError if a plane would be larger than the screen.
+    For speed, only the parts of the screen that have changed are converted.
     """
 
     def __init__(self, o: Atari, height: int, width: int, title: str):
@@ -233,7 +229,7 @@ class Painter:
         self.empty = True
 
     def __call__(self, screen: np.ndarray) -> np.ndarray:
-        """Return the plane of a screen. It is valid until the next call."""
+        """Return the plane of a screen. The plane is valid until the next call."""
         now = screen[: self.height].reshape(self.n, -1)
         words, before = now.view(np.uint64), self.last.view(np.uint64)  # a row of 160 pixels is whole uint64 words
         at = np.arange(self.n) if self.empty else np.flatnonzero((words != before).any(1))
@@ -248,9 +244,9 @@ class Painter:
 
 
 class AtariEnv(gymnasium.Env):
-    """Environment of one Atari game. Observations are uint8 [stack, height, width], and rewards are raw.
+    """Environment of one Atari game. Observations are uint8 [stack, height, width]. Rewards are not clipped.
 
-    With life_loss="terminate", a lost life sets `info["polyplay.cut"]`. The game continues, and the next step ignores
+    With life_loss="terminate", a lost life sets `info["polyplay.cut"]`, and the game continues. The next step ignores
     its action.
     """
 
@@ -304,12 +300,12 @@ class AtariEnv(gymnasium.Env):
         return self._stack.copy(), {}
 
     def polyplay_lane(self, number: int) -> None:
-        """Set the number of the environment's lane in the run. Start states are chosen by this number."""
+        """Set the number of this environment in the run, which decides its order of start states."""
         self._lane = number
 
     def _begin(self, file: Starts) -> int:
-        """Play to the next start state of the file. Return the number of frames before that state. Raises UserError if
-        the start state is invalid, or differs from what the file says.
+        """Bring the game to the next start state of the file. Return the number of frames before that state. Raises
+        UserError if the state cannot be used, or if the RAM differs from the file's digest.
         """
         number = (self._lane + self._games * self._options.stride) % len(file.starts)
         self._games += 1
@@ -337,7 +333,7 @@ class AtariEnv(gymnasium.Env):
         return f"its RAM has the digest {ram}, the file says {start.ram}" if start.ram not in ("", ram) else ""
 
     def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, Batch]:
-        """Play the action for `frameskip` frames. After a lost life, play `life_start` or NOOP instead."""
+        """Play the action for `frameskip` frames. The step after a lost life plays `life_start` or NOOP instead."""
         if self._cut and self._life:
             reward = self._play(self._life)
             self._fill()
@@ -352,12 +348,11 @@ class AtariEnv(gymnasium.Env):
         return self._stack.copy(), float(reward), dead, late, {EPISODE_CUT: True} if lost else {}
 
     def _skip(self) -> int:
-        """Return the number of frames of this step. It is drawn at random if frameskip_min is set."""
         least, most = self._options.frameskip_min, self._options.frameskip
         return least + int(self._random.random() * (most - least + 1)) if least else most
 
     def _is_late(self) -> bool:
-        """Tell whether the game has its maximum length, counted in steps (in frames if steps draw their frames)."""
+        """Tell whether the game has reached its maximum length."""
         if not self._options.frameskip_min:
             return self._age >= self._steps
         return bool(self._ale.getEpisodeFrameNumber() >= self._options.max_frames)
@@ -375,14 +370,14 @@ class AtariEnv(gymnasium.Env):
         self._last = NOOP
 
     def _act(self, button: int) -> int:
-        """Play one frame, and return its reward. A sticky action may replace `button`."""
+        """Play one frame, and return its reward. With sticky actions, the previous button may be pressed instead."""
         sticky = self._options.sticky
         if not sticky or self._random.random() >= sticky:
             self._last = button
         return self._ale.act(self._last)
 
     def _press(self, button: int, frames: int) -> int:
-        """Hold a button for up to `frames` frames, until the game ends. Read the last screens. Return the reward."""
+        """Hold a button for `frames` frames or until the game ends. Return the reward."""
         reward = 0
         for left in range(frames, 0, -1):
             reward += self._act(button)
@@ -393,8 +388,8 @@ class AtariEnv(gymnasium.Env):
         return reward
 
     def _play(self, steps: list[Step], over: Callable[[], None] | None = None) -> int:
-        """Play a script and return its reward. If the game ends, call `over` and continue, or stop if there is no
-        `over`. Keep the last screen, and also the screen before it if the last press was longer than one frame.
+        """Play the steps, and return the sum of their rewards. When the game ends, call `over` and continue. If `over`
+        is None, stop.
         """
         reward, held = 0, False
         for button, frames in (press for step in steps for press in ([step] if step else self._noops())):
@@ -411,7 +406,7 @@ class AtariEnv(gymnasium.Env):
         return reward
 
     def _noops(self) -> list[tuple[int, int]]:
-        """Draw noop_min … noop_max-1 no-op frames. With fire_reset, the first frame (at least one) presses FIRE."""
+        """Draw a random number of no-op frames. With `fire_reset`, the first one presses FIRE instead."""
         o = self._options
         n = o.noop_min + int(self._random.random() * (max(o.noop_max, 1) - o.noop_min))
         return [(1, 1)] + [(NOOP, 1)] * (n - 1) if self._fire else [(NOOP, 1)] * n
@@ -428,14 +423,14 @@ class AtariEnv(gymnasium.Env):
     # -------------------------------------------------------------------------------------- the picture
 
     def _push(self) -> None:
-        """Convert the last screens to a plane, and push the plane onto the stack."""
+        """Add the image of the newest frames to the stack."""
         if self._options.maxpool:
             np.maximum(self._screens[0], self._screens[1], out=self._screens[0])
         self._stack[:-1] = self._stack[1:]
         self._stack[-1] = self._paint(self._screens[0])
 
     def _fill(self) -> None:
-        """Start a new stack, filled as the option `stack_reset` says."""
+        """Start a new stack of images, as the option `stack_reset` says."""
         how = self._options.stack_reset
         self._stack[:] = 0
         self._push()
@@ -448,7 +443,7 @@ class AtariEnv(gymnasium.Env):
     # -------------------------------------------------------------------------------------------- state
 
     def get_state(self) -> State:
-        """Return all data that decide the game's future. The size of "emulator" varies by a few bytes."""
+        """Return the state of the game as arrays. The length of "emulator" varies by a few bytes."""
         saved = self._ale.cloneState(include_rng=True).serialize()
         return {
             "emulator": np.frombuffer(saved, np.uint8).copy(),
@@ -460,7 +455,7 @@ class AtariEnv(gymnasium.Env):
         }
 
     def set_state(self, state: State) -> None:
-        """Restore a state bitwise. It must be of the same game with the same options."""
+        """Restore the exact state of an environment with the same game and the same options."""
         self._restore(state["emulator"].tobytes())
         self._games = int(state.get("games", 0))
         self._screens[...], self._stack[...] = state["screens"], state["stack"]

@@ -1,4 +1,4 @@
-"""Common parts of pools: how recv and send take turns, how faults are counted, and a pool for the caller's thread."""
+"""Base classes of pools: the order of recv and send, and the count of faults. Also checks a policy's actions."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ STEPPING, READY, TAKEN, ABSENT = 0, 1, 2, 3  # a lane steps, has a row for recv,
 class BasePool(Pool):
     """Base class of pools. A subclass adds `_step`, which steps lanes (parallel environments).
 
-    Either `_step` or `recv` writes the rows (the results of the step). recv gives fixed groups of lanes in turn, and
-    skips groups whose rows the caller has. recv waits for the next group, even if a later group is ready. A pool
-    without fixed groups gives the ready lanes, in turn.
+    With fixed groups of lanes, recv returns the groups in a fixed cycle, and waits for the next group even if another
+    one is ready. It skips groups that the caller has not answered yet. Without fixed groups, recv returns the lanes
+    that are ready.
     """
 
     _asynchronous = False  # whether lanes become ready after send() has returned
@@ -52,17 +52,17 @@ class BasePool(Pool):
 
     @property
     def ready(self) -> int:
-        """See Pool. The answer of an environment process counts once the pool has read it."""
+        """See Pool."""
         return 0 if self.fixed else int(np.count_nonzero(self._where == READY))
 
     def recv(self, timeout: float | None = None) -> tuple[Lanes, Batch]:
-        """See Pool. Does not wait, because send() completes a step. Raises RuntimeError: the next lanes have no row."""
+        """See Pool. Never waits. Raises RuntimeError if no lanes are ready."""
         if (found := self._take()) is None:
             raise RuntimeError("recv() before the rows that recv() gave were answered with send()")
         return found
 
     def _take(self) -> tuple[Lanes, Batch] | None:
-        """Return the next lanes and their rows, or None if some of these lanes have no row yet."""
+        """Return the next lanes and their rows, or None if no lanes are ready."""
         self._check_open()
         if self.fixed:
             for turn in range(self.groups):
@@ -111,7 +111,7 @@ class BasePool(Pool):
             raise Closed
 
     def _whole_matches(self, lanes: np.ndarray) -> np.ndarray:
-        """Return the numbers of those matches with these lanes in which every lane has its action."""
+        """Return the numbers of the lanes' matches in which all players have their actions."""
         assert self.seating is not None
         matches = np.unique(self.seating.match[lanes])
         return matches[(self._where[self.seating.own[matches]] == STEPPING).all(1)]
@@ -121,10 +121,8 @@ class BasePool(Pool):
 
 
 def check_action(space: ActionSpec, action: Tree, lanes: int, path: str = "") -> Tree:
-    """Return `action` as arrays of `lanes` actions. Each array has the shape and dtype that its leaf of `space`
-    declares.
-
-    Raises ValueError if keys, shape, dtype or range are wrong. That is the policy's mistake, not the environment's.
+    """Return `action` as arrays of `lanes` actions, with the shapes and dtypes of `space`. Raises ValueError if keys,
+    shape, dtype or range are wrong.
     """
     if isinstance(space, dict):
         if not isinstance(action, Mapping) or action.keys() != space.keys():
@@ -147,10 +145,9 @@ HOUR, STEPS = 3600.0, 10_000  # faults older than these seconds, or than these s
 
 
 class Faults:
-    """Count the faults of one pool. A fault is an exception, a hang or a lost process. One fault may restart several
-    lanes.
+    """Counts the faults of a pool's environments: exceptions, hangs and lost processes.
 
-    limit: number of recent faults that the pool survives. Faults that are not recent do not count.
+    `limit`: number of recent faults that the pool accepts.
     """
 
     def __init__(self, board: SharedRows, limit: int, clock: Callable[[], float] = time.monotonic):
@@ -163,9 +160,9 @@ class Faults:
         self._recent: deque[tuple[float, int]] = deque()  # (time, step) of recent faults
 
     def of_lane(self, lane: int, match: list[int] | None = None) -> bool:
-        """Read the message that a lane left. Return True if the lane (or all lanes of its `match`) failed and must
-        restart. Return False if the message is only a warning. Raises UserError if the environment cannot be built.
-        Raises EnvFailure if a rule was broken, or if there were too many faults.
+        """Read the message of a lane, and return whether the lane must restart. If it does, all lanes of its `match`
+        restart too. Raises UserError if the environment cannot be built. Raises EnvFailure if the environment broke a
+        rule, or after too many faults.
         """
         kind, text = self.board.read(lane)
         if kind == UNBUILT:
@@ -181,7 +178,7 @@ class Faults:
         return True
 
     def of_process(self, text: str, lanes: list[int]) -> None:
-        """Count a fault that restarts these lanes of one process. Raises EnvFailure if there were too many faults."""
+        """Count a fault of a process, for which these lanes restart. Raises EnvFailure after too many faults."""
         now, recent = self.clock(), self._recent
         recent.append((now, self.steps))
         while recent[0][0] < now - HOUR or recent[0][1] < self.steps - STEPS:
@@ -198,13 +195,14 @@ class Faults:
 
 
 class UnitPool(BasePool):
-    """A pool of lanes or matches, which write their rows into shared memory.
+    """Pool of units, which write their results into shared memory. A unit is a lane (one environment), or a match of
+    several players. It steps when all its lanes have actions.
 
-    They step within send() in the caller's thread, or in processes (see ProcessPool). An environment that raises an
-    exception is restarted. In the caller's thread, an environment that hangs blocks the pool.
+    Units step in send(), in the caller's thread, or in processes (see ProcessPool). If an environment raises an
+    exception, it is restarted. In the caller's thread, an environment that hangs blocks the pool.
 
-    A *unit* is a lane or a match. Of all `units`, at most `width` step at a time. The number of a unit is the number of
-    its first lane, and `numbers` has the numbers of all units. A match steps once all its lanes have actions.
+    `units`: number of units. At most `width` of them step at a time.
+    `numbers`: numbers of all units. A unit has the number of its first lane.
     """
 
     _asynchronous = True  # a match steps only when all its lanes have actions
@@ -233,7 +231,7 @@ class UnitPool(BasePool):
     resting = property(lambda self: self.seating is not None and bool(self._board.resting.all()))
 
     def _begin(self, envs: Envs, numbers: np.ndarray) -> None:
-        """Build the units (lanes or matches) that step in the caller's thread, and make their first rows."""
+        """Build the environments that step in the caller's thread, and reset them."""
         try:
             self._enter()
             with seeding_torch():
@@ -253,7 +251,6 @@ class UnitPool(BasePool):
         self._turns(self._due(numbers))
 
     def _turns(self, numbers: np.ndarray) -> None:
-        """Step these units (lanes or matches) in the caller's thread."""
         self._enter()
         units, faults, ordered = self._units, self._faults, numbers.tolist()
         for i in ordered:
@@ -263,7 +260,7 @@ class UnitPool(BasePool):
         self._where[numbers if self.seating is None else self._lanes_of(ordered)] = READY
 
     def picture(self, lane: int) -> tuple[np.ndarray, float]:
-        """Render a lane that steps in the caller's thread. Return the image, and the frames per second."""
+        """Render a lane that steps in the caller's thread. Return the image, and the number of frames per second."""
         first = lane if self.seating is None else self.seating.own[self.seating.match[lane], 0]
         env = self._units[int(first)].env
         if env is None:
@@ -287,7 +284,7 @@ class UnitPool(BasePool):
         self._board.held[:] = on
 
     def _due(self, lanes: np.ndarray) -> np.ndarray:
-        """Return the numbers of the units that can step now that these lanes have actions."""
+        """Return the numbers of the units that can step, now that `lanes` have their actions."""
         return lanes if self.seating is None else self.numbers[self._whole_matches(lanes)]
 
     def _lanes_of(self, numbers: list[int]) -> list[int]:
@@ -320,7 +317,7 @@ class UnitPool(BasePool):
 
 
 def units_of_turn(envs: Envs) -> int:
-    """Return the number of units (lanes or matches) that step together, as one group."""
+    """Return the number of units that step together. A unit is a lane or a match."""
     if not envs.spec.kinds:
         return envs.lanes // envs.groups
     blocks = min(envs.agents, envs.spec.seats)  # number of groups with lanes of one match, which step together

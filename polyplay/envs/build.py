@@ -1,4 +1,4 @@
-"""Build Gymnasium environments by name, choose the reset mode of vector environments, and wrap those of MiniGrid."""
+"""Build Gymnasium environments by name, choose reset modes of vector environments, and wrap MiniGrid environments."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ from polyplay.envs.spaces import declared_uses
 
 
 class Symbols(gymnasium.ObservationWrapper):
-    """Default wrapper of MiniGrid environments. Observations have object, color and state of each visible cell, and the
-    agent's direction. All are class numbers, for one-hot inputs of a network. The mission, a text, is left out.
+    """Default wrapper of MiniGrid environments. Observations have the object, color and state of each visible cell, and
+    the agent's direction. All are class numbers, which networks read as one-hot inputs. The mission text is left out.
     """
 
     note = "the mission, a text, is left out"
@@ -76,7 +76,7 @@ BATCHED = ("num_envs", "single_observation_space", "single_action_space")  # att
 
 
 def factory_keywords(make: Factory) -> set[str]:
-    """Return those of num_envs, autoreset_mode and vector_kwargs that a factory takes as keywords."""
+    """Return which of the keywords num_envs, autoreset_mode and vector_kwargs a factory accepts."""
     try:
         parameters = inspect.signature(make).parameters
     except (TypeError, ValueError):
@@ -85,11 +85,11 @@ def factory_keywords(make: Factory) -> set[str]:
 
 
 def build_vector(make: Factory, n: int) -> Any:
-    """Call a factory for `n` environments, and choose a reset mode that shows an episode's last observation.
+    """Build a vector environment with `n` lanes, if the factory can, in a reset mode that keeps an episode's last
+    observation.
 
-    If the factory takes an autoreset mode, try NEXT_STEP, then DISABLED. With reset options, try DISABLED first. If
-    Gymnasium's own vector environments come in the mode SAME_STEP, rebuild them in NEXT_STEP. Raises UserError if reset
-    options are given for an environment in another mode.
+    Try the modes NEXT_STEP and DISABLED, or only DISABLED with reset options. Raises UserError if reset options are
+    given and the environment has another mode.
     """
     given = make if isinstance(make, ResetOptions) else None
     wanted = (OFF, NEXT) if given else (NEXT, OFF)
@@ -138,12 +138,12 @@ def _made_again(env: Any, mode: AutoresetMode) -> VectorEnv:
 
 
 def is_vector(env: object) -> bool:
-    """Tell whether `env` steps many lanes at once. Isaac Lab's environments do so, though they are not VectorEnvs."""
+    """Tell whether `env` steps several lanes at once. Its class need not be VectorEnv, as in Isaac Lab."""
     return isinstance(env, VectorEnv) or all(hasattr(env, name) for name in BATCHED)
 
 
 def as_vector(env: Any) -> Any:
-    """Remove wrappers for single environments from an environment of many lanes. Return other objects unchanged."""
+    """Remove wrappers for single environments from an environment of several lanes. Return others unchanged."""
     inner = getattr(env, "unwrapped", env)
     return inner if not isinstance(env, VectorEnv) and is_vector(inner) else env
 
@@ -157,8 +157,8 @@ def named_mode(env: Any) -> Any:
 
 
 def autoreset_mode(env: Any) -> AutoresetMode | None:
-    """Return the reset mode of a vector environment. If it states none, return SAME_STEP, the only mode before
-    Gymnasium 1.0. Return None for an unknown mode, or a single environment.
+    """Return the reset mode of a vector environment. If the environment names no mode, return SAME_STEP, as before
+    Gymnasium 1.0. Return None for an unknown mode, or for a single environment.
     """
     if not is_vector(env):
         return None
@@ -169,13 +169,13 @@ def autoreset_mode(env: Any) -> AutoresetMode | None:
 
 
 def resets_lanes(env: VectorEnv) -> bool:
-    """Tell whether `env` can reset chosen lanes at any time, in any reset mode. Gymnasium's and ale-py's do."""
+    """Tell whether the lanes of `env` can be reset separately at any time. Gymnasium's and ale-py's can."""
     inner = env.unwrapped
     return isinstance(inner, SyncVectorEnv | AsyncVectorEnv) or type(inner).__module__.startswith("ale_py.")
 
 
 def describe_resets(env: VectorEnv) -> str:
-    """Describe how lanes are reset, and which steps no row shows."""
+    """Describe how lanes are reset."""
     mode = autoreset_mode(env)
     if mode is not AutoresetMode.SAME_STEP:
         return RESETS[mode]
@@ -184,8 +184,8 @@ def describe_resets(env: VectorEnv) -> str:
 
 
 def single_lane(make: Factory, title: str) -> gymnasium.Env | VectorEnv:
-    """Make a single environment, or a vector environment of one lane (or of its fixed number of lanes). Raises
-    UserError if it is an EnvPool, or has an unsupported reset mode.
+    """Build one environment, or a vector environment of one lane. If the number of lanes is fixed, it keeps that
+    number. Raises UserError for EnvPool's environments and unsupported reset modes.
     """
     env = build_vector(make, 1)
     if any(c.__module__.startswith("envpool.") for c in type(env).__mro__):
@@ -201,12 +201,12 @@ def single_lane(make: Factory, title: str) -> gymnasium.Env | VectorEnv:
 
 
 def mask_note(title: str) -> UserError:
-    """Return the error for a vector environment with action masks."""
+    """Return the error that a vector environment has action masks, which are not supported."""
     return UserError(f"{title}: has action masks, which vector environments do not support; return a single one")
 
 
 def check_lanes(envs: Envs, spec: EnvSpec) -> None:
-    """Raises UserError if the vector environment cannot have the lanes that `envs` describes."""
+    """Raise UserError if the vector environment cannot have the number of lanes that each group of the pool needs."""
     if not envs.fixed:
         why = f"a vector environment steps all its lanes at once, without at_once={envs.at_once}"
         raise UserError(f"{envs.title}: {why}")
@@ -217,7 +217,7 @@ def check_lanes(envs: Envs, spec: EnvSpec) -> None:
 
 
 def not_an_env(made: Any) -> str:
-    """Return why the result `made` of a function is not an environment, and a remedy; "" if it is an environment."""
+    """Return why `made` is not an environment, with a remedy, or "" if it is an environment."""
     name = type(getattr(made, "unwrapped", made)).__name__
     if isinstance(made, type):
         return f"returned the class {made.__name__}, not an environment: return {made.__name__}()"
@@ -237,7 +237,7 @@ def not_an_env(made: Any) -> str:
 
 
 def _space_flaw(env: Any) -> str:
-    """Return the first flaw of an environment's declared spaces, and a remedy. Return "" if there is none."""
+    """Return the first flaw of an environment's declared spaces, with a remedy, or "" without a flaw."""
     single = "single_" if is_vector(env) else ""
     for which in (f"{single}observation_space", f"{single}action_space"):
         space, name = getattr(env, which, None), type(env.unwrapped).__name__
@@ -273,8 +273,8 @@ ALLOWED = {  # option → allowed values
 
 
 def factory(name: str | Factory, kwargs: Mapping[str, Any], progress: Any = None) -> Factory:
-    """Return a function that builds the environment `name`, single or vector, with `kwargs`. The function takes the
-    other keywords of `name`. progress: see Envs. Raises UserError if there is no such environment, module or attribute.
+    """Return a function that builds the environment `name`, single or vector. `kwargs` and the function's own arguments
+    go to the environment. `progress`: see Envs. Raises UserError if `name` does not exist.
     """
     if RESET in kwargs:
         plain = {k: v for k, v in kwargs.items() if k != RESET}
@@ -295,7 +295,7 @@ def factory(name: str | Factory, kwargs: Mapping[str, Any], progress: Any = None
 
 
 def _unwrapped(name: str | Factory, kwargs: Mapping[str, Any]) -> Factory:
-    """Return the function that `factory` returns, but without wrappers."""
+    """Like `factory`, but without wrappers."""
     if callable(name):
         return partial(name, **kwargs)
     module, colon, attribute = name.partition(":")
@@ -327,8 +327,8 @@ def _wrapped(make: Factory, wrappers: Iterable[str]) -> Factory:
 
 
 class ResetOptions:
-    """Factory of environments whose resets get options. The options are fixed, or come from a curriculum (a function of
-    the run's progress). Raises UserError if the curriculum fails.
+    """Builds environments whose resets get options. The options are fixed, or a curriculum computes them from the
+    progress of the run. Raises UserError if the curriculum fails.
     """
 
     def __init__(self, make: Factory, given: Any, progress: Any):
@@ -355,13 +355,13 @@ class ResetOptions:
         return dict(found)
 
     def now(self) -> dict[str, Any]:
-        """Return the options of a reset at the run's current progress. Without a run, the progress is 1."""
+        """Return the options for a reset now. Outside of a run, the progress is 1."""
         if isinstance(self.given, Mapping):
             return dict(self.given)
         return self.at(1.0 if self.progress is None else 1.0 - self.progress.remaining)
 
     def give(self, env: Any) -> Any:
-        """Pass the options to all resets of an environment; return it. Raises UserError if reset() takes no options."""
+        """Pass the options to all resets of `env`, and return `env`. Raises UserError if reset() takes no options."""
         inner = getattr(env, "unwrapped", env)
         if not _takes(inner, "options"):
             need = "write def reset(self, *, seed=None, options=None)"
@@ -394,7 +394,7 @@ def _refusal(option: str, name: str, why: str) -> UserError:
 
 
 def imported(name: str, option: str = "--env") -> Callable[..., Any]:
-    """Return the callable named "module:attribute". Raises UserError if it does not exist or is not callable."""
+    """Return the callable named "module:attribute". Raises UserError if no such callable exists."""
     module, _, attribute = name.partition(":")
     found = _import(module, name, option)
     try:
@@ -440,8 +440,8 @@ def _hint(name: str) -> str:
 
 
 def build_env(make: Factory, title: str) -> Any:
-    """Build the environment of `make`, single or vector. A turn-based PettingZoo environment is converted to a parallel
-    one. Raises UserError if building fails, or if the result is not an environment.
+    """Build the environment of a factory. A turn-based PettingZoo environment becomes a parallel one. Raises UserError
+    if this fails, or if the result is not an environment.
     """
     try:
         with seeding_torch():
@@ -457,8 +457,8 @@ def build_env(make: Factory, title: str) -> Any:
 
 
 def inspect_env(env: Any, title: str) -> EnvSpec:
-    """Describe one lane of an environment, of a vector environment, or of an environment of several players. Raises
-    UserError if a space is not supported, or if a vector environment has action masks.
+    """Describe an environment by its spaces. For a vector environment, describe one lane. Raises UserError if a space
+    or an action mask is not supported.
     """
     if pettingzoo.is_parallel(env):
         return pettingzoo.inspect_players(env, title)
@@ -484,9 +484,9 @@ def inspect_env(env: Any, title: str) -> EnvSpec:
 
 
 def describe(name: str | Factory, options: Mapping[str, object], timed: bool = False) -> EnvSpec:
-    """Build an environment, describe it by its spaces and the info of a reset, and close it. timed: measure the time of
-    a step if the environment is Gymnasium's own. Raises UserError if the environment cannot be built or is not
-    supported.
+    """Build an environment, describe it by its spaces and by the info of a reset, and close it. `timed`: whether to
+    measure the seconds per step, for Gymnasium's own environments only. Raises UserError if the environment is not
+    usable.
     """
     title = title_of(name)
     make = factory(name, options)
@@ -513,7 +513,7 @@ WINDOW, WINDOWS = 0.005, 5  # seconds of a measurement of a step, and number of 
 
 
 def step_time(env: gymnasium.Env) -> float:
-    """Measure seconds per random step, including resets. 0: a wrapper is not Gymnasium's own, or a step fails."""
+    """Return the seconds per step with random actions, or 0 if they cannot be measured."""
     if any(type(layer).__module__.partition(".")[0] != OWN for layer in wrappers_of(env)):
         return 0.0
     try:
@@ -536,7 +536,6 @@ def _window(env: gymnasium.Env, actions: list[Any]) -> float:
 
 
 def _described(env: Any, make: Factory, title: str) -> EnvSpec:
-    """Describe `env`, made by `make`, by its spaces and a reset's info. Raises UserError if it is not supported."""
     spec = inspect_env(env, title)
     if is_vector(env):
         text = {**spec.describe, "vector": type(env.unwrapped).__name__, "resets": describe_resets(env)}
@@ -557,7 +556,7 @@ def _described(env: Any, make: Factory, title: str) -> EnvSpec:
 
 
 def _unknown_keyword(why: BaseException | None, name: str | Factory, options: Mapping[str, object]) -> UserError | None:
-    """Return the error for an option that the environment does not take. Return None if `why` is another error."""
+    """Return an error about an option that the environment does not take, or None if `why` is another error."""
     found = UNEXPECTED.search(str(why)) if isinstance(why, TypeError) else None
     if found is None or found[1] not in options or found[1] == "render_mode":  # --video sets render_mode
         return None
@@ -567,7 +566,7 @@ def _unknown_keyword(why: BaseException | None, name: str | Factory, options: Ma
 
 
 def _keywords(name: str | Factory) -> list[str]:
-    """Return the keywords in the signature of an environment's factory, or [] if the signature is unknown."""
+    """Return the keyword arguments that an environment takes, or [] if they are unknown."""
     known = gymnasium.registry.get(name.rpartition(":")[2]) if isinstance(name, str) else None
     try:
         make: Any = known.entry_point if known else imported(name) if isinstance(name, str) else name
@@ -581,7 +580,7 @@ def _keywords(name: str | Factory) -> list[str]:
 
 
 def one_line(e: BaseException) -> str:
-    """Format an error as 'ValueError: text (file.py:12)'. The place in parentheses is that of the innermost frame."""
+    """Format an error as 'ValueError: text (file.py:12)', with the file and line of the innermost frame."""
     if isinstance(e, SystemExit):
         return f"it {user_modules.ending(e)}"
     text = " ".join(str(e).split())

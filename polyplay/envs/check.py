@@ -1,9 +1,9 @@
 """Test an environment against every rule of `envs/rules`, for the command `polyplay check ENV`.
 
-A lane is one environment. Four trials play the same random actions: lane 0, lane 0 again with another iteration order
-of Python's sets, lane 1, and lane 0 while another lane steps in its process. Then the speed of a pool with one process
-per core is measured. A broken rule ends its trial with a message that names the rule, as in a run. `watched` and
-`Trial` also check rules that a run does not check.
+Four trials play the same random actions. The first two use one copy of the environment (lane 0), the second time with
+another iteration order of Python's sets. The third uses another copy (lane 1) with another seed. The fourth repeats the
+first one while a second copy steps in the same process. If no rule is broken, the check also measures the speed of a
+pool with one process per core.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ LONG = 50  # steps; if all episodes have the same length, of at least this, a ti
 
 
 def watching(envs: Envs) -> Factory:
-    """Return a function that builds an environment of `envs`, and watches its calls of reset() with `watched`."""
+    """Return a function that builds an environment and passes it to `watched`."""
     name, options = envs.name, envs.options
 
     def build() -> Any:
@@ -68,8 +68,9 @@ def watching(envs: Envs) -> Factory:
 
 
 def watched(env: Any) -> Any:
-    """Watch `env` for calls of reset() within step(). If such a step ends an episode, but returns the first observation
-    of the next, it raises SpaceViolation. Other such calls leave a warning in `env.polyplay_remark`.
+    """Change `env` so that it reports calls of reset() within step(). If the step that ends an episode returns the
+    first observation of the next episode, step() raises SpaceViolation. Other calls only set the warning
+    `env.polyplay_remark`.
     """
     if not isinstance(env, gymnasium.Env):
         return env
@@ -110,7 +111,7 @@ def _recorded(reset: Callable[..., Any], begun: list[object]) -> Callable[..., A
 
 @dataclass
 class Trial:
-    """Random play in one pool. It has the results of the first lane or match, and the rules that were broken."""
+    """One trial of an environment: random actions, their results, and the rules that the environment broke."""
 
     seed: int = 0
     most_steps: int = 0
@@ -133,10 +134,10 @@ class Trial:
         beside: Iterator[Batch] = iter(()),
         report: Callable[[int], None] = lambda steps: None,
     ) -> Trial:
-        """Play until the limit of steps or seconds is reached, or a rule is broken.
+        """Play until a rule is broken, or the limit of steps or seconds is reached.
 
-        beside: rows of another pool, which steps before each step of this one.
-        report: called before each step with the number of steps so far.
+        `beside`: iterator that steps another pool. It advances before each step of this pool.
+        `report`: function that is called before each step with the number of steps so far.
         """
         try:
             with closing(open_pool()) as pool:
@@ -175,7 +176,6 @@ class Trial:
                 self.step_sum, self.step_most = self.step_sum + took, max(self.step_most, took)
 
     def _look(self, pool: Pool, row: Batch, boxes: Mapping[str, gymnasium.spaces.Box]) -> None:
-        """Record the checksum of a row (the data of one step of a lane), and warnings about the row."""
         self.prints.append(zlib.crc32(b"".join(leaf.tobytes() for _, leaf in tree.leaves(row))))
         if isinstance(pool, UnitPool) and self.generator < 0:
             self.generator = pool.generator
@@ -204,8 +204,8 @@ class Trial:
 
 
 def broken_rule(e: Exception, rule: str) -> tuple[str, str]:
-    """Return the rule that an error names, else `rule`. Also return the error's first line, with the place of a hang or
-    crash.
+    """Return the rule that an error names, and the first line of the error. If it names none, return `rule`. For a hang
+    or a crash, the line also names the place in the environment's code.
     """
     head, *trace = str(e).removeprefix("an environment failed: ").split("\n")
     rule = rules.rule_of(head) or rule
@@ -213,7 +213,7 @@ def broken_rule(e: Exception, rule: str) -> tuple[str, str]:
 
 
 def _place(trace: Sequence[str]) -> str:
-    """Describe the places of a traceback in the environment's Python code: at most three, the innermost first."""
+    """Return the names of the last calls in the environment's own code, at most three."""
     places = re.findall(r'File "(.+)", line (\d+) in (\S+)', "\n".join(trace))
     theirs = [p for p in places if not re.search("polyplay/(envs|core)/|/multiprocessing/|^<", p[0])]
     own = [f"{Path(file).name}:{line} in {name}" for file, line, name in theirs[:3]]
@@ -221,7 +221,7 @@ def _place(trace: Sequence[str]) -> str:
 
 
 def random_rows(pool: Pool, seed: int) -> Iterator[Batch]:
-    """Play random actions in a pool, and yield its rows (the results of each step)."""
+    """Play random actions in a pool, and yield the results of each step."""
     draw = action_sampler(pool.spec.action, seed)
     while True:
         lanes, row = pool.recv()
@@ -243,7 +243,7 @@ def steps_per_second(pool: Pool, seconds: float) -> float:
 
 
 def finding(rule: str, broke: Mapping[str, str], trials: tuple[Trial, Trial, Trial], limit: float) -> Finding:
-    """Judge a rule by three trials: of lane 0, of lane 0 again, of lane 1. limit: time limit of a step, in seconds."""
+    """Return the result of the check for one rule. `trials`: trials 1 to 3. `limit`: seconds that a step may take."""
     if rule in broke:
         return Finding(rule, "failed", broke[rule], RULES[rule].fix)
     level, seen = _judged(rule, *trials, limit)
@@ -251,7 +251,6 @@ def finding(rule: str, broke: Mapping[str, str], trials: tuple[Trial, Trial, Tri
 
 
 def _judged(rule: str, first: Trial, again: Trial, other: Trial, limit: float) -> tuple[Level, str]:
-    """Return the level and the text of the finding for a rule that no trial broke."""
     if rule in first.odd:
         return "warning", first.odd[rule]
     if not first.steps:
@@ -281,7 +280,6 @@ def _judged(rule: str, first: Trial, again: Trial, other: Trial, limit: float) -
 
 
 def _seed(a: Trial, b: Trial) -> tuple[Level, str]:
-    """Judge the rule "seed" by a trial of lane 0 and a trial of lane 1."""
     if not b.prints:
         return "unseen", "not tested: no second lane was played"
     alike = differ(a.prints, b.prints) is None
@@ -293,7 +291,7 @@ def _seed(a: Trial, b: Trial) -> tuple[Level, str]:
 
 
 def differ(a: Sequence[int], b: Sequence[int]) -> int | None:
-    """Return the number of the first row in which two trials differ. None: all rows that both have are equal."""
+    """Return the number of the first row in which two trials differ, or None if they are equal."""
     return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), None)
 
 
@@ -304,7 +302,7 @@ def _time(seconds: float) -> str:
 
 
 def learners_of(spec: EnvSpec) -> str:
-    """List the kinds of systems that can learn these actions. Then list the kinds that cannot, with reasons."""
+    """List the systems that can learn these actions, and those that cannot, with reasons."""
     values, deterministic = rules.values_flaw(spec.action), rules.deterministic_flaw(spec.action)
     kinds = {"policies (a2c, ppo, impala, …)": "", "values (dqn, apex, …)": values}
     kinds |= {"sac, apex_sac": rules.critics_flaw(spec.action), "td3, apex_dpg": deterministic}
@@ -396,12 +394,12 @@ def check_env(
 
 
 def is_own(envs: Envs) -> bool:
-    """Tell whether lanes belong to a vector environment or to Polyplay's own pools, not to separate environments."""
+    """Tell whether the environment is a vector environment, or is stepped by one of Polyplay's own pools."""
     return envs.title.startswith(tuple(POOLS)) or envs.spec.vector or bool(envs.spec.tasks)
 
 
 def play_lane(trial: Trial, envs: Envs, lane: int, server: ForkServer = SERVER) -> Trial:
-    """Play a trial of one lane or match. A separate environment is watched for calls of reset() within step()."""
+    """Play a trial of one lane or match."""
     if is_own(envs):
         return play_apart(trial, envs, lane)
     observed = envs.share(name=watching(envs), options={}, wrappers=(), reset_options=None, images=None)
@@ -409,7 +407,7 @@ def play_lane(trial: Trial, envs: Envs, lane: int, server: ForkServer = SERVER) 
 
 
 def shared_state(envs: Envs, first: Trial, again: Trial) -> dict[str, str]:
-    """Return {rule: text} of the rules copies, hang and crash that lane 0 breaks only if another lane steps too."""
+    """Return {rule: text} of the rules that lane 0 breaks only while another copy steps in its process."""
     if is_own(envs) or differ(first.prints, again.prints) is not None:
         return {}
     steps, seconds = min(first.most_steps, BESIDE[0]), min(first.seconds, BESIDE[1])
@@ -421,8 +419,8 @@ def shared_state(envs: Envs, first: Trial, again: Trial) -> dict[str, str]:
 
 
 def play_apart(trial: Trial, envs: Envs, lane: int, beside: bool = False) -> Trial:
-    """Play a trial in a separate process. This is for a pool that steps in the caller's process and may hang, crash or
-    change that process. beside: whether another lane steps there too.
+    """Play a trial in a separate process, because the environment may hang, crash or change its process. `beside`:
+    whether another copy steps in the same process.
     """
     here, there = multiprocessing.Pipe(duplex=False)
     trace, given = SharedBlock(TRACE), cloudpickle.dumps((trial, envs))
@@ -450,7 +448,7 @@ def play_apart(trial: Trial, envs: Envs, lane: int, beside: bool = False) -> Tri
 
 
 def _play_there(answer: Connection, trace: SharedBlock, given: bytes, lane: int, beside: bool) -> None:
-    """Play the trial of `play_apart` in its process. Send the number of steps before each step, then the trial."""
+    """Play the trial of `play_apart`. Send the number of steps before each step, and the trial at the end."""
     settle(trace)
     with user_modules.importing():
         trial, envs = pickle.loads(given)

@@ -1,16 +1,14 @@
-"""Environments of the library EnvPool, such as `envpool:Pong-v5`, which EnvPool's threads step.
+"""Environments of the library EnvPool, such as `envpool:Pong-v5`. EnvPool steps them in its threads.
 
-Fixed groups of lanes use EnvPool's arrays without a copy. The code works around this behavior of EnvPool 1.2.5, which
-bench/third_party.py checks again:
+The code works around this behavior of EnvPool 1.2.5, which bench/third_party.py tests:
 
-- The step after an episode's end resets the environment, ignores the action, and gives reward 0, as our rows do. But
-  after a lost life with episodic_life=True, that step is not a reset, and `elapsed_step` continues. So a row is
-  `first` if the row before ended an episode.
+- The step after the end of an episode resets the environment and ignores the action. Its reward is 0.
+- With episodic_life=True, the step after a lost life does not reset the environment, and `elapsed_step` continues.
 - With episodic_life=True, `terminated` means a lost life, and info["terminated"] means that the game is over.
-- `truncated` is set at max_episode_steps even if the episode terminates there. In Atari games, info is right.
-- Its seeds are fixed when an EnvPool is made, and reset(seed=) is ignored.
-- num_threads=0 means min(batch_size, cores), so one thread with batch_size=1. We always pass a number.
-- With batch_size=n, recv waits for exactly n lanes, forever if fewer step. at_once=n receives lanes one by one.
+- At max_episode_steps, `truncated` is set even if the episode terminates. In Atari games, info["terminated"] is right.
+- An EnvPool takes its seeds when it is made, and ignores reset(seed=).
+- num_threads=0 means min(batch_size, cores), which is one thread if batch_size=1. Polyplay always passes a number.
+- With batch_size=n, recv blocks until n environments have stepped.
 - A lower bound that was never set is the smallest positive number of its dtype. It would clip negative actions to 0.
 """
 
@@ -49,7 +47,7 @@ def _module() -> Any:
 
 
 class EnvPoolTask(NamedTuple):
-    """EnvPool's description of a task, made with the options that an `Envs` gives."""
+    """Description of an EnvPool task: its configuration, the spaces of one environment, and its module."""
 
     config: Batch
     observation_space: gym.Space  # of one environment
@@ -58,7 +56,7 @@ class EnvPoolTask(NamedTuple):
 
 
 def ask(envs: Envs) -> EnvPoolTask:
-    """Ask EnvPool to describe a task. Raises UserError if EnvPool is missing, or the task or an option is unknown."""
+    """Ask EnvPool to describe a task. Raises UserError if EnvPool is missing, or if it lacks the task or an option."""
     pool, name = _module(), envs.title.removeprefix("envpool:")
     known = pool.list_all_envs()
     if name not in known:
@@ -89,8 +87,8 @@ def _check_options(envs: Envs, known: Batch) -> None:
 
 
 def options_of(envs: Envs, known: Iterable[str]) -> dict[str, Any]:
-    """Return the given options, and EnvPool's options for --stack, --gray, --size and --frame-skip. Raises UserError if
-    the task lacks one of these options.
+    """Return the given options, with --stack, --gray, --size and --frame-skip converted to EnvPool's options. Raises
+    UserError if the task lacks one of these options.
     """
     found = dict(envs.options)
     shown = found.pop(IMAGES, ImageOptions())
@@ -108,7 +106,7 @@ def options_of(envs: Envs, known: Iterable[str]) -> dict[str, Any]:
 
 
 def _action_space(space: gym.Space, title: str) -> gym.Space:
-    """Return the action space, with infinite bounds where EnvPool set none. Raises UserError: not Discrete or a Box."""
+    """Return the action space, with infinite bounds where EnvPool set none. Raises UserError if it is not supported."""
     if not isinstance(space, gym.Discrete | gym.Box):
         supported = "supported are Discrete and Box of floats"
         raise UserError(f"{title}: actions {space} are not supported with EnvPool; {supported}")
@@ -140,8 +138,8 @@ def describe(envs: Envs) -> EnvSpec:
 
 
 def reader(space: gym.Space, spec: Spec, n: int) -> Callable[[Tree], Tree]:
-    """Return a function that converts EnvPool's observations to rows' dtypes, with Discrete values counted from 0. The
-    function raises EnvFailure.
+    """Return a function that converts a batch of EnvPool's observations to the dtypes of `spec`. It counts the values
+    of Discrete spaces from 0. The function raises EnvFailure if a shape is wrong.
     """
     if isinstance(space, gym.Dict):
         inner = {k: reader(s, spec[k], n) for k, s in space.spaces.items() if k in spec}
@@ -162,10 +160,10 @@ def reader(space: gym.Space, spec: Spec, n: int) -> Callable[[Tree], Tree]:
 
 
 class EnvPoolPool(BasePool):
-    """A pool of EnvPool's environments, for one thread. Each group of lanes is a separate EnvPool. Errors in EnvPool's
-    C++ code end the process.
+    """A pool of EnvPool's environments, for one thread. Each group of lanes is a separate EnvPool. An error in
+    EnvPool's C++ code ends the process.
 
-    With at_once=n, recv gives n lanes, or all that step if fewer, because EnvPool cannot tell which lanes are ready.
+    With at_once=n, recv waits until n lanes have stepped. If fewer lanes are stepping, it waits for all of them.
     """
 
     unsaved = "EnvPool cannot save a game"
@@ -200,7 +198,7 @@ class EnvPoolPool(BasePool):
         return made
 
     def recv(self, timeout: float | None = None) -> tuple[Lanes, Batch]:
-        """See Pool. Ignores `timeout`, because every step ends. Raises RuntimeError if nothing was sent."""
+        """See Pool. `timeout` is ignored. Raises RuntimeError if no actions were sent."""
         self._check_open()
         if not self.fixed:
             stepping = int((self._where == STEPPING).sum())
@@ -212,7 +210,6 @@ class EnvPoolPool(BasePool):
         return lanes, self._receive(lanes.start // self._width, lanes)[1] if isinstance(lanes, slice) else rows
 
     def _receive(self, group: int, expected: slice | None) -> tuple[Any, Batch]:
-        """Return lanes and rows of a group's next batch. expected: the lanes it must have, in order; None: any."""
         obs, reward, terminated, truncated, info = self._pools[group].recv()
         lanes = info["env_id"].astype(np.int64) if expected is None else expected
         if expected is not None and (info["env_id"] != np.arange(self._width)).any():
@@ -235,7 +232,7 @@ class EnvPoolPool(BasePool):
         self._pools[group].send(self._act(action), (numbers - group * self._width).astype(np.int32))
 
     def close(self) -> None:
-        """Delete the EnvPools. Each waits for its threads."""
+        """Delete the EnvPools. Each deletion waits for EnvPool's threads."""
         super().close()
         self._pools.clear()
 

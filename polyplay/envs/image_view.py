@@ -1,8 +1,8 @@
-"""Convert images in observations as the options --images, --stack, --gray, --size and --frame-skip say.
+"""Convert images in observations according to the options --images, --stack, --gray, --size and --frame-skip.
 
-A view converts images to [planes, height, width], as rows have them, and leaves all other parts unchanged. An image is
-made gray, then resized, then stacked with the images before it. An episode's first frame fills the stack. Wrappers show
-an environment through a view.
+A view converts each image to [planes, height, width], and leaves other parts of an observation unchanged. The view
+makes the image gray, resizes it, then stacks it with the previous images. At the start of an episode, the first image
+fills the whole stack. Wrappers apply a view to the observations of an environment.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ FINAL = "final_obs", "final_observation"  # keys of info for an episode's last o
 
 
 class _Camera:
-    """Converter of one image of the environment to planes [P, H, W]. It has the space of a stack of such planes."""
+    """Converter of one image to planes [P, H, W]."""
 
     def __init__(self, space: Any, layout: ImageLayout, options: ImageOptions, where: str):
         self.given, self.layout = space.shape, layout
@@ -68,7 +68,7 @@ class _Camera:
         return made if self.resize is None else np.stack([self.resize(plane) for plane in made])
 
     def stacked(self, image: np.ndarray, before: np.ndarray | None) -> np.ndarray:
-        """Return the stack with this image as the newest. before: the previous stack; None: an episode begins."""
+        """Return the stack with `image` as its newest. `before`: the previous stack, or None if an episode starts."""
         made = self.planes_of(image)
         if before is None:
             return np.tile(made, (self.shape[0] // self.planes, 1, 1))
@@ -76,9 +76,8 @@ class _Camera:
 
 
 class ImageView:
-    """Converter of observations from `given`, the environment's space, to `space`, the space of the view.
-
-    images: paths of the images. Raises UserError if a named part is not an image, or an option does not fit an image.
+    """Converter of the images in observations. `given`: the environment's observation space. `space`: the space after
+    the conversion. `images`: paths of the images. Raises UserError if an option does not fit the observations.
     """
 
     def __init__(self, space: gym.Space, options: ImageOptions, title: str):
@@ -104,8 +103,8 @@ class ImageView:
         return gym.Tuple(list(made.values())) if isinstance(space, gym.Tuple) else gym.Dict([*made.items()])
 
     def show(self, obs: Any, before: Frames | None) -> tuple[Any, Frames]:
-        """Return the converted observation, and the stacks of its images. before: the previous stacks; None: an episode
-        begins. Parts that do not fit the environment's space stay unchanged. The lane reports such parts.
+        """Return the converted observation, and the stacks of its images. Parts that do not fit the environment's space
+        stay unchanged. `before`: the stacks of the previous step, or None at the start of an episode.
         """
         frames: Frames = {}
         return self._show(obs, self.given, "", before, frames), frames
@@ -128,13 +127,13 @@ class ImageView:
 
 
 def view_to_json(view: ImageView) -> Row:
-    """Convert a view to JSON, which has the environment's observation space and the image options."""
+    """Convert a view to JSON: the environment's observation space, and the image options."""
     shown = masks.without_mask(view.given)
     return {"observation": space_to_json(shown), **asdict(view.options)}
 
 
 def view_from_json(given: Row, title: str) -> ImageView:
-    """Make the view that `view_to_json` converted. Raises KeyError, TypeError or ValueError if the input is damaged."""
+    """Make a view from the JSON of `view_to_json`. Raises KeyError, TypeError or ValueError if the JSON is damaged."""
     leaves = None if given["leaves"] is None else tuple(given["leaves"])
     options = ImageOptions(leaves, given["stack"], given["gray"], tuple(given["size"]))
     return ImageView(space_from_json(given["observation"]), options, title)
@@ -153,7 +152,6 @@ def _where(title: str, path: str) -> str:
 
 
 def _named(name: str, leaves: Mapping[str, gym.Space], title: str) -> str:
-    """Return the path of the part that users call `name`. Raises UserError if the name is unknown."""
     known = [path or BARE for path in leaves]
     if name not in known:
         near = closest_names(name, known)
@@ -162,7 +160,7 @@ def _named(name: str, leaves: Mapping[str, gym.Space], title: str) -> str:
 
 
 def _layout(space: gym.Space, path: str, options: ImageOptions) -> ImageLayout | None:
-    """Return the layout of a part; None: not an image. Raises UserError if --images names a part that is not one."""
+    """Return an image's layout, or None for other parts. Raises UserError if --images names a part that is no image."""
     if options.leaves is None:
         return image_layout(space)
     name, fit = path or BARE, "allowed: a Box of uint8 [H, W], [H, W, C], [C, H, W], or a stack of these"
@@ -176,7 +174,7 @@ def _layout(space: gym.Space, path: str, options: ImageOptions) -> ImageLayout |
 
 
 class ImageWrapper(gymnasium.Wrapper):
-    """Wrapper that shows a single environment through a view. An action lasts `skip` frames. Their rewards add up."""
+    """Wrapper that applies a view to a single environment, and repeats each action for `skip` frames."""
 
     def __init__(self, env: gymnasium.Env, options: ImageOptions, title: str):
         super().__init__(env)
@@ -195,9 +193,6 @@ class ImageWrapper(gymnasium.Wrapper):
         return (self._show(found[0], self.frames), *found[1:]) if isinstance(found, tuple) and found else found
 
     def _repeat(self, action: Any) -> Any:
-        """Repeat an action for `skip` frames, or until the game or the learner's episode ends. Stop at an invalid
-        result, which the lane reports.
-        """
         total = 0.0
         for _ in range(self.skip):
             found: Any = self.env.step(copy.deepcopy(action))
@@ -206,7 +201,7 @@ class ImageWrapper(gymnasium.Wrapper):
                 found = (found[0], total, *found[2:])
                 if found[2] or found[3] or EPISODE_CUT in found[4]:
                     break
-            except (TypeError, ValueError, IndexError):
+            except (TypeError, ValueError, IndexError):  # the lane reports this invalid result
                 break
         return found
 
@@ -224,7 +219,7 @@ class ImageWrapper(gymnasium.Wrapper):
 
 
 class VectorImages(VectorWrapper):
-    """Wrapper of a vector environment, in any reset mode, that shows its lanes through a view."""
+    """Wrapper that applies a view to a vector environment, in any reset mode."""
 
     def __init__(self, env: VectorEnv, options: ImageOptions, title: str):
         super().__init__(env)
@@ -239,7 +234,7 @@ class VectorImages(VectorWrapper):
         self.same = env.metadata.get("autoreset_mode") in (AutoresetMode.SAME_STEP, AutoresetMode.SAME_STEP.value)
 
     def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> Any:
-        """See VectorEnv. Lanes outside options["reset_mask"] keep their images."""
+        """See VectorEnv. Lanes for which options["reset_mask"] is false keep their images."""
         begin = np.array((options or {}).get("reset_mask", np.ones(self.num_envs, bool)), bool)
         obs, info = self.env.reset(seed=seed, options=options)  # reset may remove the mask from the options
         self.ended &= ~begin
@@ -255,7 +250,6 @@ class VectorImages(VectorWrapper):
         return self._show(obs, begin, np.zeros(self.num_envs, bool)), reward, terminated, truncated, info
 
     def _show(self, obs: Any, begin: np.ndarray, still: np.ndarray) -> Tree:
-        """Return converted observations of all lanes. begin: lanes with new episodes. still: lanes not stepped."""
         rows = []
         for i, one in enumerate(iterate(batch_space(self.view.given, self.num_envs), obs)):
             row, frames = self.view.show(one, None if begin[i] else self.lanes[i])
@@ -268,13 +262,13 @@ class VectorImages(VectorWrapper):
         return concatenate(self.view.space, rows, out)
 
     def _again(self, row: Any, frames: Frames, before: Frames) -> Any:
-        """Return an observation with the images of the previous observation."""
+        """Replace the images of a converted observation by the previous images, in place."""
         for path, made in frames.items():
             made[...] = before[path]
         return row
 
     def _last(self, last: Any, over: np.ndarray) -> np.ndarray:
-        """Return the converted last observations of ended episodes, one object per lane. Other lanes have None."""
+        """Convert the last observations of ended episodes. Return an array of objects, with None for other lanes."""
         alone = isinstance(last, list | tuple) or (isinstance(last, np.ndarray) and last.dtype == object)
         each = last if alone else list(iterate(batch_space(self.view.given, self.num_envs), last))
         found = np.full(self.num_envs, None, object)
@@ -284,7 +278,7 @@ class VectorImages(VectorWrapper):
 
 
 def wrapped(make: Callable[..., Any], keywords: set[str], options: ImageOptions, title: str) -> Callable[..., Any]:
-    """Return a factory with the keywords of `make`. Its environments (single or vector) are seen through a view."""
+    """Return a factory of environments, single or vector, with converted images. It takes the keywords of `make`."""
 
     def build(num_envs: Any = None, autoreset_mode: Any = None, vector_kwargs: Any = None) -> Any:
         given = {"num_envs": num_envs, "autoreset_mode": autoreset_mode, "vector_kwargs": vector_kwargs}
@@ -299,7 +293,6 @@ def wrapped(make: Callable[..., Any], keywords: set[str], options: ImageOptions,
 
 
 def _refused(made: Any, options: ImageOptions, title: str) -> Any:
-    """Return an invalid object, which a later check reports. Raises UserError for an environment of several players."""
     if pettingzoo.is_parallel(made) or pettingzoo.is_turn_based(made):
         raise UserError(f"{options.given}: {title} has several players; wrap it (supersuit), and leave the option out")
-    return made
+    return made  # a later check rejects it

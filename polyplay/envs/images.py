@@ -1,8 +1,7 @@
-"""Find images in observations: which parts are images, and how they lie in a row. This module imports no torch.
+"""Find images in observations, and convert them to uint8 [planes, height, width], the form that networks take.
 
-Networks take an image as uint8 [planes, height, width]. An environment may give an image as [H, W], [H, W, C],
-[C, H, W], [S, H, W, C] or [S, C, H, W], with C color planes and S stacked frames. In rows, it is [C, H, W] or
-[S·C, H, W]. One strided copy writes it there.
+An environment may give an image as [H, W], [H, W, C], [C, H, W], [S, H, W, C] or [S, C, H, W], with C color planes and
+S stacked frames. The converted image is [1, H, W], [C, H, W] or [S·C, H, W]. This module does not import torch.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ BARE = "obs"  # name of an observation that is a single array
 
 @dataclass(frozen=True)
 class ImageOptions:
-    """Options about images. The value 0 or () means what the environment gives.
+    """Options about images. The values 0, False and () keep what the environment gives.
 
     leaves: paths of images; None: all parts that look like images.
     stack: number of stacked frames.
@@ -42,13 +41,13 @@ class ImageOptions:
 
     @property
     def changes(self) -> str:
-        """Return the command-line flags of the given options that change images, as text for messages."""
+        """Return the given command-line flags that change images, such as "--stack, --gray", for messages."""
         given = {"--stack": self.stack, "--gray": self.gray, "--size": self.size}
         return ", ".join(option for option, value in given.items() if value)
 
     @property
     def given(self) -> str:
-        """Return the command-line flags of all given options about images, as text for messages."""
+        """Return all given command-line flags about images, for messages."""
         around = "" if self.leaves is None else "--images", "--frame-skip" if self.skip else ""
         return ", ".join(filter(None, [*around, self.changes]))
 
@@ -73,10 +72,10 @@ def read_image_options(
 
 @dataclass(frozen=True)
 class ImageLayout:
-    """Layout of an environment's image, and its layout in a row (the data of one step).
+    """Layout of an image in the environment, and its shape in a row (the data of one step).
 
-    axes: numbers of the image's axes in the order stack, color, height, width, without missing axes.
-    shape: the image's shape in a row, [planes, H, W].
+    axes: numbers of the image's axes in the environment, in the order stack, color, height, width (if they exist).
+    shape: shape [planes, H, W] of the image in a row.
     """
 
     axes: tuple[int, ...]
@@ -115,10 +114,11 @@ def image_leaves(obs: Spec) -> list[str]:
 
 
 def image_layout(space: gym.Space, least: int = SMALLEST) -> ImageLayout | None:
-    """Return the layout of the image that a space describes, or None if the space is not that of an image.
+    """Return the layout of the images of a space, or None if its values are not images.
 
-    An image is a Box of bytes with two sides of at least `least` pixels. The first or the last axis holds the planes,
-    if it is shorter than both sides. With four axes, the first counts stacked frames, and the others follow this rule.
+    An image is a Box of uint8, at least `least` pixels high and wide. An image with three axes has its planes on the
+    first or the last axis, which must be shorter than the other two. With four axes, the first axis counts stacked
+    frames, and the same rule applies to the other three.
     """
     if not isinstance(space, gym.Box) or space.dtype != np.uint8 or len(space.shape) not in (2, 3, 4):
         return None

@@ -1,9 +1,9 @@
 """Step one environment, and write its results into the rows of its pool's shared memory.
 
-A lane is an environment with one player. In an environment with several players, a match, each player is a lane. A row
-with `terminated` or `truncated` ends an episode. The step after it resets the environment, and gives the first row of
-the next episode. If an environment raises an exception, it is closed, and the pool counts a fault. The pool then steps
-the lane again, which builds a new environment.
+A lane is one player in an environment. An environment with several players is called a match, and has several lanes. A
+row is the data of one step of a lane. A row with `terminated` or `truncated` ends an episode. The lane's next step
+resets the environment, and gives the first row of the next episode. If an environment raises an exception, it is
+closed, and the pool counts a fault. The lane's next step then builds a new environment.
 """
 
 from __future__ import annotations
@@ -54,11 +54,11 @@ class LaneJob:
 
 
 class Unbuilt(Exception):
-    """Raised when an environment cannot be built for the first time. This is the user's mistake."""
+    """Raised when the first build of an environment fails."""
 
 
 class Unit(ABC):
-    """One environment with its rows in shared memory. lane: number of its lane, or of its match's first lane."""
+    """One environment, with its rows in shared memory. `lane`: its lane, or the first lane of its match."""
 
     env: Any = None  # None: not built, or closed
     stage = "build"  # operation in progress, named after the rule that its exception breaks
@@ -69,7 +69,7 @@ class Unit(ABC):
     remarked: frozenset[str] = frozenset()  # rules about which a remark was made
 
     def __init__(self, job: LaneJob, make: Factory, board: SharedRows, lane: int, allow: Allow = lambda seconds: None):
-        """allow: called before each operation with its time limit, in seconds."""
+        """`allow`: function that is called before each operation with the operation's time limit in seconds."""
         self.job, self.make, self.board, self.lane, self.allow = job, make, board, lane, allow
         seating = board.seating
         lanes = [lane] if seating is None else seating.own[seating.match[lane]].tolist()
@@ -79,18 +79,18 @@ class Unit(ABC):
     @abstractmethod
     def advance(self) -> None:
         """Step the environment, or reset it if its episode has ended. Then write the next row of each lane. Raises
-        Unbuilt, SpaceViolation, or the environment's exceptions.
+        Unbuilt, SpaceViolation, or an exception of the environment.
         """
 
     @abstractmethod
     def made(self, env: Any) -> None:
-        """Prepare the conversions of actions and rows for a new environment."""
+        """Prepare to convert the actions and observations of the new environment `env`."""
 
     seed = property(lambda self: lane_seed(self.board, self.job, self.lane))  # of the environment's next seeded reset
 
     def prepare(self) -> None:
-        """Build the environment. Raises Unbuilt, or UserError if this unit had a fault before. Raises SpaceViolation if
-        the environment's spaces differ from the declared ones.
+        """Build the environment. Raises Unbuilt if the first build fails, and UserError if a later build fails. Raises
+        SpaceViolation if the environment's spaces differ from the declared ones.
         """
         self.stage = "build"
         self.allow(max(START, self.job.step_timeout))
@@ -110,8 +110,8 @@ class Unit(ABC):
         self.made(self.env)
 
     def writer(self, space: gym.Space, lane: int, method: Callable[[], Tree] | None = None) -> RowWriter:
-        """Return a function that checks an observation of `space` and its mask, and writes a lane's row. The mask
-        (legal actions) is in the observation, in info, or from `method`. The function raises SpaceViolation.
+        """Return a function that checks an observation and its mask of legal actions, and writes them into a lane's
+        row. The mask is in the observation, in info, or returned by `method`. The function raises SpaceViolation.
         """
         shown, rows = masks.without_mask(space), self.board.rows
         inside = shown is not space
@@ -135,9 +135,7 @@ class Unit(ABC):
         return show
 
     def reset(self) -> tuple[Any, Any]:
-        """Reset the environment, and return the result of its reset(). If there is no environment, build it first.
-        Raises SpaceViolation.
-        """
+        """Reset the environment, built first if necessary. Return observation and info. Raises SpaceViolation."""
         if self.env is None:
             self.prepare()
         self.allow(self.job.step_timeout)
@@ -154,21 +152,20 @@ class Unit(ABC):
         return found[0], found[1]
 
     def say(self, rule: str, text: str, who: str = "") -> None:
-        """Leave a warning about a rule, for a row that is valid. Only the first warning about each rule counts."""
+        """Keep a warning for the pool. Only the first warning about each rule is kept."""
         if rule not in self.remarked:
             self.remarked |= {rule}
             self.remark = f"{self.job.title}{who}: {text} {rules.rule_suffix(rule)}"
 
     def save(self) -> Batch:
-        """Return the environment's state, without rows. Raises Unsaveable, or the environment's exception."""
+        """Return the environment's state, without rows. Raises Unsaveable, or an exception of the environment."""
         self.allow(self.job.step_timeout)
         env = {} if self.env is None else {"env": saved_state.save_env(self.env)}
         return {"over": np.array(self.over), **env}
 
     def load(self, saved: Batch) -> bool:
         """Restore a saved state in an environment that was reset. Return False if the environment or the state is
-        missing. Before the call, the pool restores its arrays, such as the seating (who plays where). Raises the
-        exceptions of `save`.
+        missing. Raises the same exceptions as `save`. Call this method after the pool has restored its arrays.
         """
         self.allow(self.job.step_timeout)
         if self.env is None or "env" not in saved:
@@ -189,15 +186,15 @@ class Unit(ABC):
 
 
 def make_unit(job: LaneJob, *given: Any) -> Unit:
-    """Make a Lane, or a Match if the environment has several players. given: the other arguments of Unit."""
+    """Make a Match if the environment has several players, else a Lane."""
     return (Match if job.spec.kinds else Lane)(job, *given)
 
 
 def take_turn(unit: Unit) -> int:
-    """Make the next rows of a unit (a lane or a match). Return the unit's number.
+    """Step a unit (a lane or a match), and write its rows. Return the number of its first lane.
 
-    If the unit left a message in the pool's shared memory, return `~number` instead. If its environment raises an
-    exception, the environment is closed, and the unit's next turn builds a new one.
+    If the unit left a message in the pool's shared memory, return `~number` instead. If the environment raised an
+    exception, it is closed, and the next call builds a new environment.
     """
     try:
         unit.advance()
@@ -234,15 +231,13 @@ def _report(unit: Unit, e: BaseException) -> str:
 
 
 def lane_seed(board: SharedRows, job: LaneJob, lane: int) -> int:
-    """Return the seed of a lane's next seeded reset. The seed changes when the lane restarts after a fault or returns
-    after an absence. So the lane does not meet the same fault again, and does not repeat games.
-    """
+    """Return the seed of a lane's next seeded reset. After a fault or an absence, a lane gets a new seed."""
     again = int(board.faults[lane] + 1_000 * board.joins[lane])
     return int(lane_seeds(job.seed + 1_000_003 * again, job.lane + lane, 1)[0])
 
 
 def check_generator(unit: Unit, env: object, seed: int) -> None:
-    """Raises SpaceViolation if another environment of the pool has the same random generator, but got another seed."""
+    """Raises SpaceViolation if two lanes of the pool have different seeds, but share a random generator."""
     board = unit.board
     source = board.seeds[unit.lane] = rules.rng_of(env)
     twins = np.flatnonzero(board.seeds == source) if source not in (-1, seed) else ()
@@ -256,7 +251,7 @@ def check_generator(unit: Unit, env: object, seed: int) -> None:
 
 
 class Seats(NamedTuple):
-    """Matches and seats (places of players) of n lanes, for scripted players that see the state of the game."""
+    """States of all matches, and the match and seat (place of a player) of n lanes. Scripted players read them."""
 
     game: Any
     states: Batch  # arrays [matches, …] of all matches of the pool; read-only
@@ -268,21 +263,19 @@ SeatedBot = Callable[[Tree, Tree | None], Tree]  # observations [n, …], masks 
 
 
 class StateBot(ABC):
-    """A scripted player that plays by the state of the game, not only by observations."""
+    """A scripted player that sees the state of the game, not only observations."""
 
     @abstractmethod
     def __call__(self, obs: Tree, mask: Tree | None, seats: Seats) -> Tree:
-        """Return actions [n, …] of the players at `seats`. obs: observations [n, …]. mask: legal actions; None: no
-        masks.
-        """
+        """Return actions [n, …] of the players at `seats`. obs: observations [n, …]. mask: legal actions, or None."""
 
 
 Bot = SeatedBot | StateBot
 
 
 def load_bot(spec: EnvSpec, name: str) -> Bot:
-    """Load a bot (scripted player) by name, and try it. A StateBot needs a pool, so seat_bot tries it instead. Raises
-    UserError if the bot is missing, raises an exception, or does not return actions.
+    """Load a bot (scripted player) by name. Raises UserError if the bot is missing, raises an exception, or does not
+    return actions. A StateBot is tested later, by seat_bot.
     """
     bot: Bot = imported(spec.bots[name], "polyplay_bots")
     if not isinstance(bot, StateBot):
@@ -307,8 +300,8 @@ def _check_arguments(bot: SeatedBot, name: str) -> None:
 
 
 def seat_bot(bot: Bot, pool: Pool, lanes: Lanes) -> SeatedBot:
-    """Return a function that plays these lanes of the pool by a bot (scripted player). Raises UserError if the bot
-    needs states of games, which this pool lacks. Raises it too if the bot fails or does not return actions.
+    """Return a function that chooses the actions of the pool's `lanes` by the bot (scripted player). Raises UserError
+    if the bot raises an exception or does not return actions, or if the pool lacks the states that a StateBot needs.
     """
     if not isinstance(bot, StateBot):
         return bot
@@ -327,7 +320,7 @@ def seat_bot(bot: Bot, pool: Pool, lanes: Lanes) -> SeatedBot:
 
 
 def _try(bot: SeatedBot, spec: EnvSpec, n: int, name: str) -> None:
-    """Raises UserError: the bot raises on n blank observations, or does not return n actions."""
+    """Raises UserError if the bot raises an exception on n blank observations, or does not return n actions."""
     mask = None if spec.mask is None else tree.map(lambda x: x | True, tree.zeros(spec.mask, (n,)))
     want = [(n, *field.shape) for _, field in tree.leaves(fields(spec.action))]
     try:
@@ -342,7 +335,7 @@ NO_INFO: Mapping[str, Any] = {}
 
 
 class Lane(Unit):
-    """One environment with one player, and its row in shared memory."""
+    """One environment with one player, which has one row in shared memory."""
 
     cut = False  # whether the next row starts an episode in the same game
 
@@ -395,12 +388,12 @@ class Lane(Unit):
 
 
 # A player that acted gets an ordinary row. A player that has ended or not yet arrived gets a `first` row, which no
-# transition leads to. The match is over when no player is left. Its next turn resets it; while the pool holds its
+# transition leads to. The match is over when no player is left. Its next step resets it. While the pool holds its
 # matches (see Pool.pause_matches), the match rests instead.
 
 
 class Match(Unit):
-    """The environment of one match, and the rows of its players. A match has the number of its first lane."""
+    """One environment with several players, which have a row each. `lane` is the first lane of the match."""
 
     def __init__(self, job: LaneJob, make: Factory, board: SharedRows, lane: int, allow: Allow = lambda seconds: None):
         assert board.seating is not None
@@ -449,7 +442,6 @@ class Match(Unit):
         self.over = False
 
     def _here(self) -> set[pettingzoo.Agent]:
-        """Return the environment's current agents. Raises SpaceViolation if an agent is not in possible_agents."""
         here = set(self.env.agents)
         if not here.issubset(self.agents):
             strangers = ", ".join(sorted(str(agent) for agent in here.difference(self.agents)))
@@ -478,7 +470,7 @@ class Match(Unit):
     # --------------------------------------------------------------------------------------------- rows
 
     def _played(self, seat: int, results: Any, here: bool) -> None:
-        """Write the row of a player that acted. here: whether the player is still in agents. Raises SpaceViolation."""
+        """Write the row of a player that acted. `here`: whether it is still in `agents`. Raises SpaceViolation."""
         agent, (obs, rewards, terminations, truncations, infos) = self.agents[seat], results
         try:
             seen, reward = obs[agent], read_reward(rewards[agent])
@@ -496,8 +488,8 @@ class Match(Unit):
             self.alive[seat], self.gone[seat] = False, True
 
     def _arrive(self, seat: int, obs: Any, infos: Any) -> None:
-        """Write the first row of a player that appeared. Raises SpaceViolation if its observation is missing or
-        invalid.
+        """Write the first row of a player that entered the match. Raises SpaceViolation if the player's observation is
+        missing or invalid.
         """
         agent = self.agents[seat]
         if not isinstance(obs, Mapping) or agent not in obs:
@@ -507,7 +499,7 @@ class Match(Unit):
             self.say("bounds", near, f", {agent}")
 
     def _absent(self, lane: int) -> None:
-        """Write a `first` row for a lane without a player. The lane's observation stays as it was."""
+        """Write a row with `first` set for a lane whose player is absent. The row keeps the last observation."""
         if "mask" in self.board.rows:
             tree.map(lambda mask: mask[lane].fill(True), self.board.rows["mask"])
         tree.write(self.board.rows, lane, first_row(self.board.rows))
@@ -523,7 +515,7 @@ class Match(Unit):
         first: bool,
         over: bool,
     ) -> None:
-        """Write a player's row. Raises SpaceViolation if an observation, mask, event or team reward is invalid."""
+        """Write a player's row. Raises SpaceViolation if the observation, mask, events or team reward are invalid."""
         rows, lane, spec = self.board.rows, self.lanes[seat], self.job.spec
         if (seat, lane) not in self._writers:
             self._writers[seat, lane] = self.writer(self.seen[seat], lane)
@@ -612,8 +604,8 @@ def read_flag(name: str, value: object) -> bool:
 
 
 def final_observation_flaw(violation: SpaceViolation, terminated: bool) -> SpaceViolation:
-    """Convert a violation by an episode's last observation to one of the rule final-observation. Only violations about
-    keys, shape or dtype are converted.
+    """Convert a rule violation in the last observation of an episode. If keys, shape or dtype are wrong, return a
+    violation of the rule final-observation. Otherwise, return the given violation.
     """
     if violation.rule not in SHOWN:
         return violation
@@ -623,9 +615,8 @@ def final_observation_flaw(violation: SpaceViolation, terminated: bool) -> Space
 
 
 def check_contains(space: gym.Space, obs: Any, path: str = "") -> str:
-    """Check that `obs`, whose shape and type are right, lies in `space`. Return "", or a warning if a number exceeds
-    its bound by no more than rounding of floats. Raises SpaceViolation if keys are wrong or a number is beyond its
-    bounds.
+    """Check that `space` contains `obs`, whose shape and dtype are right. Return a warning if a number is out of bounds
+    only by a rounding error, else "". Raises SpaceViolation if keys are wrong or a number is out of bounds.
     """
     try:
         if space.contains(obs):
@@ -646,7 +637,7 @@ def check_contains(space: gym.Space, obs: Any, path: str = "") -> str:
 
 
 def near_bounds(space: gym.Box, obs: np.ndarray, path: str) -> str:
-    """Check a Box for check_contains. Floats may exceed a bound by a few rounding steps at the bounds' magnitude."""
+    """Check the bounds of a Box, like check_contains. Floats may be out of bounds by a rounding error."""
     over = np.maximum(np.subtract(space.low, obs, dtype=float), np.subtract(obs, space.high, dtype=float))
     if not (over > 0).any():
         return ""  # the bounds hold: only the dtype differs, which the writer checks
@@ -687,7 +678,6 @@ def action_reader(space: gym.Space) -> Callable[[Tree], Any]:
 
 
 def _start(space: gym.Space) -> np.ndarray:
-    """Return `start`, the smallest values of a discrete space, as int64. Return 0 if the space has none."""
     return np.asarray(getattr(space, "start", 0), np.int64)
 
 
@@ -696,9 +686,9 @@ def observation_writer(
 ) -> Writer:
     """Return a function that checks an observation against `space` and writes it into `into[lane]`.
 
-    If `lane` is a slice, the observation is a batch. casting: conversions of dtypes that a Box accepts, see
-    np.can_cast; same_kind includes float64 to float32. The function raises SpaceViolation if shape, dtype or keys
-    differ from the declared ones, or a value is invalid.
+    `lane`: number of the lane, or a slice for a batch of observations.
+    `casting`: which conversions of dtype a Box allows, as in np.can_cast; "same_kind" includes float64 to float32.
+    The function raises SpaceViolation if keys, shape, dtype or a value do not fit `space`.
     """
     parts = subspaces(space)
     if parts is not None:
@@ -728,7 +718,6 @@ def _write_parts(space: gym.Space, inner: dict[str, Writer], obs: object, path: 
 
 
 def _write_whole(space: gym.Space, leaf: Whole, start: np.ndarray, row: np.ndarray, obs: object, path: str) -> None:
-    """Write integers minus `start`, so that they count from 0."""
     array = as_array(obs, None, space, path)
     if array.shape != row.shape or array.dtype.kind not in leaf.kinds:
         raise other(path, space, array, "shape" if array.shape != row.shape else "dtype")
@@ -761,14 +750,14 @@ def _box_writer(space: gym.Box, row: np.ndarray, path: str, casting: Casting) ->
 
 
 def other(path: str, declared: object, given: object, rule: str) -> SpaceViolation:
-    """Return the SpaceViolation for a part of an observation that differs from its declaration."""
+    """Return the SpaceViolation for a part of an observation that is not as declared."""
     given = f"{given.dtype} {list(given.shape)}" if isinstance(given, np.ndarray) else given
     return SpaceViolation(f"{place_of(path)}declared {declared}, given {given}", rule)
 
 
 def as_array(obs: object, dtype: np.dtype | None, declared: object, path: str) -> np.ndarray:
-    """Convert an observation to an array. Lists and Python numbers have no dtype, so they get the declared `dtype`.
-    Raises SpaceViolation if that dtype cannot hold their values, or if `obs` is not an array.
+    """Convert an observation to an array. Lists and Python numbers are converted to `dtype`. Raises SpaceViolation if
+    `dtype` cannot hold the values, or if `obs` is not an array.
     """
     own = isinstance(obs, list | tuple | bool | int | float)
     try:

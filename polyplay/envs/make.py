@@ -1,4 +1,4 @@
-"""Describe the environments of an `Envs`, and open a pool (which steps many environments) for them."""
+"""Describe the environments of an `Envs`, and open a pool that steps them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _described: ContextVar[list[tuple[Envs, EnvSpec]] | None] = ContextVar("describe
 
 @contextlib.contextmanager
 def known_spec(spec: EnvSpec) -> Iterator[None]:
-    """Within this context, use `spec` as the description of all environments. None is built to describe it."""
+    """Within this context, use `spec` as the description of all environments, so that none is built to describe it."""
     token = _known.set(spec)
     try:
         yield
@@ -48,7 +48,7 @@ def known_spec(spec: EnvSpec) -> Iterator[None]:
 
 @contextlib.contextmanager
 def remembering() -> Iterator[None]:
-    """Within this context, remember descriptions of Gymnasium environments, so that each is described only once."""
+    """Within this context, describe each Gymnasium environment only once."""
     token = _described.set([])
     try:
         yield
@@ -57,15 +57,15 @@ def remembering() -> Iterator[None]:
 
 
 def describe(envs: Envs) -> EnvSpec:
-    """Describe a lane (parallel environment). Raises UserError if it is unknown, or the lanes make no whole matches."""
+    """Describe a lane (parallel environment). Raises UserError if the environment is unknown or lanes do not fit."""
     spec = _spec_of(envs)
     _check(envs, spec)
     return spec
 
 
 def whole_matches(envs: Envs) -> Envs:
-    """Return `envs` with the number of lanes rounded up to whole matches, or set to the fixed number of a vector
-    environment. Raises UserError if the environment cannot have these lanes.
+    """Return `envs` with a number of lanes that fits the environment. For several players, the number is rounded up to
+    whole matches. A vector environment may fix the number. Raises UserError if the environment refuses it.
     """
     if "spec" in envs.__dict__:  # checked already
         return envs
@@ -105,7 +105,6 @@ def _spec_of(envs: Envs) -> EnvSpec:
 
 
 def _own(envs: Envs) -> Any:
-    """Return the module that describes and opens `envs`, or None for a Gymnasium environment."""
     if task_words(envs.name):
         return importlib.import_module("polyplay.envs.tasks")
     start = "ALE/" if is_game(envs.name, envs.options) else envs.title
@@ -114,7 +113,7 @@ def _own(envs: Envs) -> Any:
 
 
 def _describe_here(envs: Envs) -> EnvSpec:
-    """Describe `envs` in this process. The global random generators stay unchanged."""
+    """Describe `envs` in this process, and leave the global random generators unchanged."""
     generators = GlobalGenerators(0)
     generators.enter()
     try:
@@ -144,7 +143,7 @@ SHARE = 1.5e-4  # seconds of stepping per turn that are worth another process
 
 
 def split_steps(envs: Envs) -> tuple[bool, int]:
-    """Return whether the caller's thread steps environments, and how many processes do. Rows do not depend on this."""
+    """Return whether the caller's thread steps environments, and how many processes do. Results do not depend on it."""
     if envs.inline:
         return True, 0
     sides, turn = min(envs.workers or cores(), units_of_turn(envs)), envs.spec.step_time * units_of_turn(envs)

@@ -1,21 +1,21 @@
 """Convert an environment's masks of legal actions (`action_mask`) to bool arrays with one shape for every lane.
 
-A mask may be in the observation, a Dict space with this key at its top; networks do not see the mask. Or it may be in
-`info` of each reset and step. Or the environment or a wrapper has a method action_masks(), as in sb3-contrib. The
-following forms are accepted for each kind of action, with 1 for legal:
+A mask may be given under the key `action_mask` of a Dict observation, which networks do not see, or of `info` in each
+reset and step. It may also come from the method action_masks() of the environment or of a wrapper, as in sb3-contrib.
+For each kind of action, the mask may have these forms, where 1 means legal:
 
     Discrete(n)          [n]
     MultiDiscrete(nvec)  a tuple with an array [n] per number (nested as nvec is), or one array [sum(nvec)]
     MultiBinary(shape)   [*shape] of 0 (only 0 is legal), 1 (only 1) or 2 (both), or one array [2 · bits]: for each bit,
                          whether 0 is legal and whether 1 is legal
     Box                  None: a Box has no mask
-    Tuple, Dict          a tuple or dict of these; None or a missing key for parts without a mask
-    Conditional          a dict; a part that only some values of the first part use has one such array, or [values, …]:
-                         an array for each value of the first part, ignored for values that do not use the part
+    Tuple, Dict          a tuple or dict of the masks of its parts; None or a missing key for parts without a mask
+    Conditional          a dict of the masks of its parts; for a part that only some values of the first part use,
+                         one array, or [values, …] with an array for each value of the first part
 
-Gymnasium's `space.sample(mask)` takes the first form of each. Rows have a bool array [number of all values]. For
-composite actions, rows have a dict of the parts with masks. A part with a mask per value of the first part has an array
-[values of the first part, number of all values].
+Gymnasium's `space.sample(mask)` takes the form that is named first. In a row (the data of one step), a mask is a bool
+array [number of all values], or [values of the first part, number of all values]. Composite actions have a dict of
+these arrays.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ MaskWriter = Callable[[object, object, bool], None]  # takes (observation, info,
 
 
 def whole_mask(action: ActionSpec, only_first: bool) -> Tree:
-    """Return a mask that allows every action, or only the first value of each part. None: the actions have no mask."""
+    """Return a mask that allows every action, or None if actions have no mask. `only_first`: allow only value 0."""
     if isinstance(action, dict):
         inner = {k: whole_mask(part, only_first) for k, part in action.items()}
         return {k: mask for k, mask in inner.items() if mask is not None} or None
@@ -59,16 +59,16 @@ def without_mask(space: gym.Space) -> gym.Space:
 
 
 def declared_mask(action: ActionSpec, space: gym.Space, title: str) -> Spec | None:
-    """Return the fields of the observation's mask, or None. Raises UserError if the mask does not fit these actions."""
+    """Return the fields (shape, dtype) of the mask in the observation, or None. Raises UserError if it does not fit."""
     if not isinstance(space, gym.Dict) or KEY not in space.spaces:
         return None
     return mask_spec(action, _zeros(space.spaces[KEY]), f"{title}: the observation's")
 
 
 def shown_mask(action: ActionSpec, env: gymnasium.Env, title: str) -> tuple[Spec | None, str]:
-    """Reset `env`. Return the fields of the mask in info or from action_masks(), and the mask's source. None means no
-    mask, or a failed reset, which the run's own reset reports. Raises UserError if action_masks() raises, or the mask
-    does not fit.
+    """Reset `env`, and look for a mask in info, else in action_masks(). Return the fields (shape and dtype) of the
+    mask, and its source. The fields are None if no mask is found or the reset fails. Raises UserError if action_masks()
+    raises an exception, or if the mask does not fit the actions.
     """
     source = "info"
     try:
@@ -96,7 +96,7 @@ def mask_method(env: Any) -> Callable[[], Tree] | None:
 
 
 def mask_spec(action: ActionSpec, given: Tree, title: str) -> Spec | None:
-    """Return the fields of the mask `given`; None: no mask. Raises UserError if the mask does not fit the actions."""
+    """Return the fields (shape and dtype) of the mask `given`, or None. Raises UserError if it does not fit."""
     path, leaf, found, values = "", action, {}, _conditions(action)
     try:
         for path, (leaf, part) in _parts(action, given).items():
@@ -109,7 +109,6 @@ def mask_spec(action: ActionSpec, given: Tree, title: str) -> Spec | None:
 
 
 def _zeros(space: gym.Space) -> Tree:
-    """Return zeros in the form of the space's elements, or a single zero for a space without arrays."""
     inner = {k: _zeros(s) for k, s in (spaces.subspaces(space) or {}).items()}
     if isinstance(space, gym.Tuple):
         return tuple(inner.values())
@@ -122,11 +121,12 @@ def _zeros(space: gym.Space) -> Tree:
 def mask_writer(
     action: ActionSpec, into: Tree | None, lane: int, inside: bool, method: Callable[[], Tree] | None = None
 ) -> MaskWriter:
-    """Return a function that writes a lane's masks into `into[lane]`.
+    """Return a function that writes a lane's mask into `into[lane]`.
 
-    inside: whether the mask is in the observation, not in info. method: called if info has no mask. The function raises
-    SpaceViolation if the mask is missing, has another form, or allows no action. The action of an episode's last row is
-    ignored. So if that row's mask is missing or allows no action, all actions become legal.
+    `inside`: whether the mask is in the observation, not in info.
+    `method`: called if info has no mask.
+    The function raises SpaceViolation if the mask is missing, has another form, or allows no action. In the last row of
+    an episode, a mask may be missing or allow no action. All actions are then legal.
     """
     rows = {} if into is None else {path: row[lane] for path, row in tree.leaves(into)}
     values = {path: n for path, n in _conditions(action).items() if path in rows}
@@ -151,7 +151,6 @@ def mask_writer(
 
 
 def _conditions(action: ActionSpec) -> dict[str, int]:
-    """Return {part that only some values of the first part use: number of values of the first part}."""
     return dict.fromkeys(action.uses, action[action.first].n) if isinstance(action, Conditional) else {}
 
 
@@ -170,9 +169,6 @@ def _write(action: Leaf, row: np.ndarray | None, given: ArrayLike | None, last: 
 
 
 def _check_used(action: Conditional, path: str, rows: Mapping[str, np.ndarray], last: bool) -> None:
-    """Raises SpaceViolation if a legal value of the first part uses this part, but no value of this part is legal. If
-    `last`, make all values of this part legal instead.
-    """
     row, sizes = rows[path], np.array(action[path].classes)
     some = np.logical_or.reduceat(row, np.cumsum(sizes) - sizes, axis=-1)
     lacking = action.used(path) & rows.get(action.first, np.True_) & ~some.all(-1)
@@ -184,8 +180,8 @@ def _check_used(action: Conditional, path: str, rows: Mapping[str, np.ndarray], 
 
 
 def read_mask(action: Leaf, given: ArrayLike, last: bool = False) -> np.ndarray:
-    """Convert a mask to bool [number of all values]. Raises SpaceViolation if it has values other than 0 and 1, another
-    shape, or no legal value. If `last`, make all values legal where none is legal.
+    """Convert a mask to bool [number of all values]. Raises SpaceViolation if its shape or values are wrong, or if all
+    values of a number are illegal. If `last`, these values become legal instead.
     """
     row = _flat(action, given)
     sizes = np.array(action.classes)
@@ -199,7 +195,7 @@ def read_mask(action: Leaf, given: ArrayLike, last: bool = False) -> np.ndarray:
 
 
 def _flat(action: Leaf, given: ArrayLike, values: int = 0) -> np.ndarray:
-    """Convert a mask to bool [number of all values] or [values, number of all values]. Raises SpaceViolation."""
+    """Convert a mask to a bool array. Raises SpaceViolation."""
     if not action.classes:
         raise SpaceViolation("a Box has no mask")
     total = sum(action.classes)
@@ -221,7 +217,7 @@ def _flat(action: Leaf, given: ArrayLike, values: int = 0) -> np.ndarray:
 
 
 def _joined(action: MultiDiscrete, given: Any) -> np.ndarray:
-    """Join a mask whose arrays are nested as `nvec` is into one array. Convert other masks to arrays as they are."""
+    """Join a mask whose arrays are nested like `nvec` into one array. Convert any other mask to an array as it is."""
     pieces = [given]
     for _ in action.shape:
         pieces = [inner for piece in pieces if np.iterable(piece) for inner in piece]
@@ -231,7 +227,7 @@ def _joined(action: MultiDiscrete, given: Any) -> np.ndarray:
 
 
 def _parts(action: ActionSpec, given: Tree, path: str = "") -> dict[str, tuple[Leaf, Tree]]:
-    """Return {path: (leaf of the actions, its part of the mask)}. Raises SpaceViolation: the mask has another form."""
+    """Return the part of the mask for each part of the actions. Raises SpaceViolation if the mask's form is wrong."""
     if not isinstance(action, dict):
         return {path: (action, given)}
     if isinstance(given, tuple | list) and list(action) == [str(i) for i in range(len(given))]:

@@ -1,6 +1,6 @@
-"""Use environments of PettingZoo, which have several players, and pad them to one set of spaces for all players.
+"""Use PettingZoo's environments of several players. `pad` gives all players of an environment equal spaces.
 
-Any object with PettingZoo's methods counts as such an environment. So only conversions need the package.
+Any object with PettingZoo's methods is accepted. Only the conversion of turn-based environments imports the package.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def _has(env: object, *methods: str) -> bool:
 
 
 def parallel_of(env: Any) -> Any:
-    """Convert a turn-based AECEnv, or PettingZoo's ParallelEnv around one, to a ParallelEnv. Return others as is."""
+    """Convert a turn-based AECEnv, or PettingZoo's wrapper around one, to a ParallelEnv. Return others unchanged."""
     conversions = sys.modules.get("pettingzoo.utils.conversions")
     if conversions is not None and type(env) is conversions.aec_to_parallel_wrapper:
         return AllAtOnce(env.aec_env)
@@ -50,7 +50,7 @@ def parallel_of(env: Any) -> Any:
 
 
 class AroundPlayers:
-    """A ParallelEnv around another environment of several players. bare: `env` without wrappers that only check."""
+    """A ParallelEnv around an environment of several players. `bare`: `env` without wrappers that only check calls."""
 
     def __init__(self, env: Any, bare: Any):
         self.env, self._bare = env, bare
@@ -74,13 +74,12 @@ class AroundPlayers:
 
 
 class AllAtOnce(AroundPlayers):
-    """A ParallelEnv around a turn-based environment. Its results are those of PettingZoo's conversions.
+    """A ParallelEnv around a turn-based environment, with the same results as PettingZoo's conversions.
 
-    If agents act in a cycle (`is_parallelizable`), the actions of all agents count in a step. Otherwise only the action
-    of the agent to move counts. Masks then leave the other agents one legal action, the first.
+    If agents act in a cycle (`is_parallelizable`), a step takes the actions of all agents. Otherwise, a step takes only
+    the action of the agent whose turn it is, and masks allow the other agents only their first action.
 
-    PettingZoo's own conversions observe agents twice per step, through wrappers whose checks a pool repeats
-    (bench/third_party.py).
+    PettingZoo's conversions are not used, because they observe each agent twice per step (bench/third_party.py).
     """
 
     def __init__(self, env: Any):
@@ -117,7 +116,6 @@ class AllAtOnce(AroundPlayers):
         return obs, rewards, terminated, truncated, infos
 
     def _masked(self, obs: Batch, infos: Batch) -> tuple[Batch, Batch]:
-        """Add masks for the agents that wait. If the environment has no masks, add one for the agent to move too."""
         infos = dict(infos)
         if self._cycle:
             return obs, infos
@@ -144,8 +142,8 @@ def _unchecked(env: Any) -> Any:
 
 
 def inspect_players(env: Any, title: str) -> EnvSpec:
-    """Describe a ParallelEnv by its seats (places of players), one for each agent. Raises UserError if seats have
-    different spaces, or a space is not supported.
+    """Describe a ParallelEnv. Each agent has a seat (place of a player). Raises UserError if the seats have different
+    spaces, or a space is not supported.
     """
     agents = list(env.possible_agents)
     if not agents:
@@ -175,14 +173,12 @@ def _seat(env: Any, agent: Agent, title: str) -> EnvSpec:
 
 
 def _unequal(title: str, *seats: tuple[Agent, EnvSpec]) -> UserError:
-    """Return the error for two seats (places of players) that cannot share one policy, because their spaces differ."""
     both = ", ".join(f"{a} has {s.describe['observation']} / {s.describe['actions']}" for a, s in seats)
     cure = "pad them with --wrapper polyplay.envs.pettingzoo:pad (or SuperSuit's pad_observations, pad_action_space)"
     return UserError(f"--env: {title}: seats of unequal spaces, {both}; {cure} {rules.rule_suffix('kinds')}")
 
 
 def _numbers(env: Any, name: str, agents: list[Agent], title: str) -> tuple[int, ...]:
-    """Return each agent's number in the environment's dict `name`; (): no dict. Raises UserError: a missing agent."""
     given = getattr(env, name, None)
     if given is None:
         return ()
@@ -194,7 +190,6 @@ def _numbers(env: Any, name: str, agents: list[Agent], title: str) -> tuple[int,
 
 
 def _bots(env: Any, title: str) -> Mapping[str, str]:
-    """Return the environment's scripted players, {name: "module:callable"}. Raises UserError: not such a dict."""
     given = getattr(env, BOTS, None) or {}
     if isinstance(given, Mapping) and all(isinstance(x, str) for pair in given.items() for x in pair):
         return dict(given)
@@ -203,8 +198,8 @@ def _bots(env: Any, title: str) -> Mapping[str, str]:
 
 
 def seen_in_info(env: Any, spec: EnvSpec, title: str) -> tuple[Spec | None, bool]:
-    """Reset `env`. Return the fields of the mask in info (None: no mask), and whether info has a team reward. After a
-    failed reset, return (None, False). The run's own reset then reports the failure.
+    """Reset `env`, and read its infos. Return the fields (shape and dtype) of the mask, or None, and whether infos have
+    a team reward. Return (None, False) if the reset fails.
     """
     try:
         _, infos = env.reset(seed=0)
@@ -217,7 +212,7 @@ def seen_in_info(env: Any, spec: EnvSpec, title: str) -> tuple[Spec | None, bool
 
 
 def read_events(info: Mapping[str, Any], n: int) -> np.ndarray | float:
-    """Return an agent's counts of events [n] since its last row, or 0 if info has none. Raises SpaceViolation."""
+    """Return an agent's event counts [n] since its last row, or 0 if info has no counts. Raises SpaceViolation."""
     given = info.get(EVENTS)
     if given is None:
         return 0.0
@@ -232,7 +227,7 @@ TAKEN = "vectors (a Box with one dimension) and Discrete or vector actions"
 
 
 def pad(env: Any) -> Any:
-    """Pad the seats of an environment, for `--wrapper polyplay.envs.pettingzoo:pad`. Raises UserError: one player."""
+    """Wrapper that gives all players equal spaces (see Padded). Raises UserError if the environment has one player."""
     inner = parallel_of(env)
     if not is_parallel(inner):
         raise UserError(f"--wrapper: {__name__}:pad given, which pads seats; this has one player: leave it out")
@@ -240,12 +235,13 @@ def pad(env: Any) -> Any:
 
 
 class Padded(AroundPlayers):
-    """A ParallelEnv with equal spaces for all seats (places of players).
+    """A ParallelEnv with equal spaces for all agents.
 
-    Observations are padded with zeros, and end with the seat's kind as one-hot. All seats have the actions of the
-    largest seat. Surplus actions are masked, and surplus numbers of vectors are ignored.
+    Observations are padded with zeros. All agents have as many actions as the agent with the most. Masks forbid the
+    actions that an agent lacks. In vector actions, the numbers that an agent lacks are ignored.
 
-    Seats with identical spaces have the same kind (`polyplay_kinds`). If there is only one kind, no one-hot is added.
+    Agents with identical spaces have the same kind (`polyplay_kinds`). If there are several kinds, observations end
+    with the kind as one-hot.
     """
 
     def __init__(self, env: Any):
@@ -317,7 +313,6 @@ class Padded(AroundPlayers):
 
 
 def _check(seen: gym.Space, acted: gym.Space, given: str) -> None:
-    """Raises UserError if the spaces cannot be padded."""
     vector = isinstance(seen, gym.Box) and len(seen.shape) == 1
     if not vector or not (isinstance(acted, gym.Discrete) or (isinstance(acted, gym.Box) and len(acted.shape) == 1)):
         raise _refused(given)
@@ -329,7 +324,6 @@ def _refused(given: str) -> UserError:
 
 
 def _joined(spaces: list[gym.Box], width: int, kinds: int) -> gym.Box:
-    """Make a Box that holds all of these Boxes, padded with zeros to `width`, and a one-hot kind of `kinds` numbers."""
     low = np.stack([np.pad(space.low.astype(float), (0, width - space.shape[0])) for space in spaces]).min(0)
     high = np.stack([np.pad(space.high.astype(float), (0, width - space.shape[0])) for space in spaces]).max(0)
     dtype = np.result_type(*(space.dtype for space in spaces))
@@ -338,7 +332,6 @@ def _joined(spaces: list[gym.Box], width: int, kinds: int) -> gym.Box:
 
 
 def _most(spaces: list[Any]) -> gym.Space:
-    """Make an action space as large as the largest of these spaces."""
     if isinstance(spaces[0], gym.Discrete):
         return gym.Discrete(max(int(space.n) for space in spaces))
     return _joined(spaces, max(space.shape[0] for space in spaces), 0)

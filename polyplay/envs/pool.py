@@ -1,8 +1,8 @@
-"""Describe environments (`Envs`, `EnvSpec`), and the base class of pools, which step many of them in parallel (`Pool`).
+"""Describe environments (`Envs`, `EnvSpec`), and define the base class of pools, which step environments (`Pool`).
 
-A pool has lanes (parallel environments) and gives a row (the data of one step) of each. If a row has `terminated` or
-`truncated`, it holds the real last observation of its episode, and the action sent for it is ignored. The lane's next
-row has `first` set, and begins the next episode. The module also converts an `EnvSpec` to JSON and back.
+A pool steps lanes (parallel environments). Each step of a lane gives a row: an observation, a reward and flags. A row
+with `terminated` or `truncated` has the last observation of its episode. The lane's next step ignores the action and
+resets the environment. It gives a row with `first` set, which begins the next episode.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ Lanes = slice | np.ndarray  # a slice: a fixed group, whose rows are views; int6
 
 
 def need(good: bool, text: str) -> None:
-    """Raise UserError with the message `text` if `good` is false."""
+    """Raise UserError(text) if `good` is false."""
     if not good:
         raise UserError(text)
 
@@ -52,18 +52,18 @@ def need(good: bool, text: str) -> None:
 class EnvSpec:
     """Description of the observations and actions of one lane (parallel environment).
 
-    describe: text to print about the environment.
-    classes: number of values of each Discrete observation, and `nvec` of each MultiDiscrete one.
-    mask: bool fields that mark legal actions, see the module `masks`.
+    describe: facts about the environment, to print.
+    classes: {path: number of values} of Discrete observations, and {path: `nvec`} of MultiDiscrete ones.
+    mask: fields (shape and dtype) of the masks of legal actions, see the module `masks`; None: no masks.
     vector: whether the factory makes vector environments.
-    width: number of lanes of such a vector environment; 0: any number.
+    width: number of lanes that a vector environment has; 0: any number.
     spaces: the environment's spaces as JSON.
-    images: paths of the images that the user named; None: images are detected.
+    images: paths of the images that the user named; None: images are found by their spaces.
     view: how images are converted, see `image_view`.
 
     For environments with several players (each player is a lane):
     seats: number of players of a match.
-    teams, kinds: team and kind of each seat (place of a player), in order. Seats of one kind have equal spaces.
+    teams, kinds: team and kind of each seat (place of a player). Seats of one kind have equal spaces.
     events: names of the events that rows count.
     team_reward: whether rows have a `team_reward`.
     bots: scripted players, {name: "module:callable"}, see lane.load_bot.
@@ -72,7 +72,7 @@ class EnvSpec:
     tasks: names of the tasks.
     order: task numbers; lane i always plays task `order[i % len(order)]`.
     parts: description of each task.
-    task_input: how networks are given the task. Unless this is "none", observations are {"seen", "task"}.
+    task_input: how networks get the task, see `Envs`. If not "none", observations are dicts with "seen" and "task".
     """
 
     obs: Spec
@@ -105,14 +105,14 @@ class EnvSpec:
 
     @property
     def sides(self) -> tuple[int, ...]:
-        """Number of the team of each seat (place of a player), from 0. Without declared teams, each seat is a team."""
+        """Number of each seat's team, from 0. Without declared teams, each seat is a separate team."""
         teams = self.teams or range(self.seats)
         numbers = {team: i for i, team in enumerate(sorted(set(teams)))}
         return tuple(numbers[team] for team in teams)
 
     @property
     def own_fields(self) -> Spec:
-        """Fields of a row that only environments with several players or several tasks have."""
+        """Fields that rows have only if the environment has several players or several tasks."""
         events = {"events": Field((len(self.events),), "float32")} if self.events else {}
         task = {"task": Field((), "int64")} if self.tasks else {}
         return {**events, **task, **({"team_reward": Field((), "float32")} if self.team_reward else {})}
@@ -123,9 +123,9 @@ class EnvSpec:
 
 
 class Pool(ABC):
-    """Base class of pools. A pool steps lanes (parallel environments) of one kind.
+    """Base class of pools. A pool steps lanes (parallel environments) that have the same `spec`.
 
-    Methods that are not abstract are for features that most pools lack: matches of several players, images for people,
+    Most pools need only the abstract methods. The other methods are for matches of several players, images for people,
     a varying number of lanes, and saved states.
     """
 
@@ -144,13 +144,11 @@ class Pool(ABC):
 
     @abstractmethod
     def recv(self, timeout: float | None = None) -> tuple[Lanes, Batch]:
-        """Wait for lanes that are ready. Return these lanes and their rows (the results of their steps), in the same
-        order. The arrays are valid until send() for these lanes. The first row of each lane has the observation of its
-        reset.
+        """Wait for lanes that have stepped. Return their numbers and their rows, in the same order. The arrays are
+        valid until the next send() for these lanes. Each lane's first row holds the observation of a reset.
 
-        timeout: seconds to wait; None: no limit. The pools of ale-py and EnvPool ignore it, because their steps always
-        end.
-        Raises TimeoutError; EnvFailure if an environment failed; Closed after close().
+        timeout: seconds to wait; None: no limit. The pools of ale-py and EnvPool ignore it.
+        Raises TimeoutError after `timeout`, EnvFailure if an environment failed, and Closed after close().
         """
 
     @abstractmethod
@@ -164,21 +162,21 @@ class Pool(ABC):
         """Close all environments and processes. Further calls have no effect."""
 
     def picture(self, lane: int) -> tuple[np.ndarray, float] | None:
-        """Render a lane for people: an RGB image, uint8 [H, W, 3], and images per second. None: there are no images."""
+        """Return an RGB image of a lane, uint8 [H, W, 3], and images per second, or None if nothing is rendered."""
         return None
 
     # ---------------------------------------------------------------------------------------- matches
 
     def pause_matches(self, on: bool) -> None:
-        """Hold all matches if `on` is true, else release them. A held match that has finished does not restart, and its
-        lanes give only `first` rows, so no transitions. After its release, it restarts in its next step. Raises
-        ValueError if the pool has no matches.
+        """Hold all matches if `on` is true, else release them. Held matches continue to their end, but do not restart.
+        Their lanes then give only rows with `first` set, which are no transitions. A released match restarts in its
+        next step. Raises ValueError if the pool has no matches.
         """
         raise ValueError(f"{self.title}: has no matches to hold")
 
     def seats_of(self, lanes: Lanes) -> Seats | None:
-        """Return the states of all matches, and the match and seat (place of a player) of each of these lanes. They are
-        valid until send() for the lanes. Return None if the environment does not share its matches' states.
+        """Return the states of all matches, and the match and seat (place of a player) of each of these lanes, or None
+        if there are no such states. The arrays are valid until the next send() for these lanes.
         """
         return None
 
@@ -186,12 +184,12 @@ class Pool(ABC):
 
     @property
     def ready(self) -> int:
-        """Number of lanes whose rows recv has not given yet. In a pool with fixed groups, the number is 0."""
+        """Number of lanes with a row that recv has not returned yet. With fixed groups, it is always 0."""
         return 0
 
     @property
     def wanted(self) -> int:
-        """Number of lanes that should exist, as set by scale(). They are the first lanes."""
+        """Number of lanes that should exist, from lane 0 on, as set by scale()."""
         return self.lanes
 
     @property
@@ -200,26 +198,24 @@ class Pool(ABC):
         return self.lanes
 
     def scale(self, n: int) -> None:  # noqa: B027 - lanes that stay need nothing
-        """Keep the first `n` lanes. recv gives every other lane once more; then call part(). Fixed lanes: no effect."""
+        """Keep only the first `n` lanes. recv returns each other lane once more, for part(). Fixed lanes stay."""
 
     def part(self, lanes: np.ndarray) -> None:
-        """End these surplus lanes (int64 [n]). Call part() for such lanes instead of send()."""
+        """End these lanes, int64 [n], which scale() removed and recv has returned. The caller sends them no actions."""
         raise ValueError(f"{self.title}: its lanes are fixed")
 
     def waits(self) -> tuple[float, float] | None:
-        """Return the seconds that environments waited for actions, and the number of waits; None: not counted."""
+        """Return the seconds that environments waited for actions, and the number of waits, or None if not counted."""
         return None
 
     # ------------------------------------------------------------------------------------------ state
 
     def state(self) -> Batch | None:
-        """Return the lanes' state, all that decides their future, as arrays. None: not possible, see `unsaved`."""
+        """Return the whole state of the pool as arrays, or None if this is impossible (`unsaved` says why)."""
         return None
 
     def load(self, state: Batch) -> None:
-        """Restore a result of state() bitwise, including which lanes wait for actions. Raises ValueError if the pool
-        has no states.
-        """
+        """Restore exactly a state that state() returned. Raises ValueError if the pool cannot be saved."""
         raise ValueError(f"{self.title}: has no state to load: {self.unsaved}")
 
 
@@ -228,8 +224,8 @@ class Pool(ABC):
 
 @dataclass(frozen=True)
 class Envs:
-    """Description of a pool of environments, from which open() makes the pool. A description is cheap to make and can
-    be pickled. A callable `name` is pickled by cloudpickle.
+    """Description of a pool of environments. open() makes the pool. A description can be pickled, a callable `name` by
+    cloudpickle.
 
     name: "ALE/Pong-v5" (any Atari game), a Gymnasium id, "toy:catch", "module:callable", "module:EnvId-v0",
     "envpool:Task-v1", or a callable that returns a gymnasium.Env or VectorEnv.
@@ -279,7 +275,7 @@ class Envs:
 
     @property
     def fixed(self) -> bool:
-        """Whether recv gives fixed groups of lanes in turn, not whichever are ready. A single group has all lanes."""
+        """Whether recv returns fixed groups of lanes in turn. Otherwise, it returns the lanes that are ready."""
         return not self.at_once
 
     @property
@@ -289,7 +285,7 @@ class Envs:
 
     @cached_property
     def spec(self) -> EnvSpec:
-        """The description of a lane (parallel environment), made once. A Gymnasium environment is built for this, in a
+        """Description of a lane (parallel environment). The first access may build a Gymnasium environment, in a
         separate process unless `inline` is true. Raises UserError if the environment is unknown or not supported.
         """
         from polyplay.envs.make import describe
@@ -297,14 +293,14 @@ class Envs:
         return describe(self)
 
     def share(self, **changes: Any) -> Envs:
-        """Return a copy with these changes. The copy has the same `spec`, which is not made again."""
+        """Return a copy with these changes. The copy keeps `spec`, which is not made again."""
         other = replace(self, **changes)
         if "spec" in self.__dict__:
             other.__dict__["spec"] = self.spec
         return other
 
     def open(self, seed: int, lane: int = 0) -> Pool:
-        """Open the pool. lane: number of its first lane in the run. `seed` and a lane's number decide its seed."""
+        """Open the pool. `lane`: number of its first lane among all lanes of the run. Seeds depend on this number."""
         from polyplay.envs.make import connect
 
         return connect(self, seed, lane)
@@ -330,9 +326,9 @@ ATARI57 = "@atari57"  # name of the list of the literature's 57 Atari games
 
 
 def task_words(name: object) -> list[tuple[str, int]]:
-    """Return the tasks that `name` lists as [(name, weight), …], or [] if it names one environment. Tasks are given as
-    "ALE/Pong-v5,ALE/Breakout-v5:2", or as @atari57. Raises UserError if a task is given twice, a list is unknown, or
-    all weights are 0.
+    """Return the tasks that `name` lists as [(name, weight), …], or [] if `name` is one environment. A list is written
+    as "ALE/Pong-v5,ALE/Breakout-v5:2" or @atari57. Raises UserError if a task is given twice, a list is unknown, or all
+    weights are 0.
     """
     given = re.split(r",(?![^(]*\))", name) if isinstance(name, str) else []  # game:spiel:mnk(m=4,n=5) is one name
     if len(given) < 2 and not str(name).startswith("@"):
@@ -368,7 +364,7 @@ def title_of(name: str | Factory) -> str:
 
 
 def lane_seeds(seed: int, lane: int, n: int) -> np.ndarray:
-    """Return seeds of lanes `lane` … `lane + n - 1`: int64 [n] in 0 … 2³¹-1, distinct in a run, without a pattern."""
+    """Return different seeds for `n` lanes from `lane` on, int64 [n] in 0 … 2³¹-1. Other lanes get other seeds."""
     key = np.random.SeedSequence(seed % 2**64).generate_state(2, np.uint64)
     mask = np.uint64(2**31 - 1)
     x = (np.arange(lane, lane + n, dtype=np.uint64) + (key[0] & mask)) & mask
@@ -383,7 +379,7 @@ Options = TypeVar("Options")
 
 
 def options(kind: Callable[..., Options], given: Mapping[str, object], title: str) -> Options:
-    """Make `kind(**given)`, where `kind` is a dataclass of options. Raises UserError, see check_options."""
+    """Check the options `given`, and make the dataclass `kind` from them. Raises UserError like check_options."""
     check_options(given, {f.name: f.default for f in fields(kind)}, title)  # type: ignore[arg-type]
     return kind(**given)
 
@@ -405,7 +401,7 @@ def check_options(given: Mapping[str, object], defaults: Mapping[str, object], t
 
 
 def closest_names(name: str, known: Iterable[str]) -> str:
-    """Return ', did you mean …?' with the known name that is closest to `name`, or "" if none is close."""
+    """Return ', did you mean …?' with the known name closest to `name`, or "" if no name is close."""
     lower = {k.lower(): k for k in known}
     found = difflib.get_close_matches(name.lower(), lower, n=1, cutoff=0.5)
     return f", did you mean {lower[found[0]]!r}?" if found else ""
@@ -443,18 +439,17 @@ def space_to_json(space: gym.Space) -> Row:
 
 
 def _numbers(ends: np.ndarray) -> Any:
-    """Convert bounds to text, because JSON has no infinity: a list of numbers, or one number if all are equal."""
+    """Convert bounds to text, because JSON has no infinity. Return a list of texts, or one text if all are equal."""
     flat, read = ends.ravel(), _reader(ends.dtype)
     return repr(read(flat[0])) if flat.size and (flat == flat[0]).all() else [repr(read(x)) for x in flat]
 
 
 def _reader(dtype: np.dtype) -> Callable[[Any], int | float]:
-    """Return int or float, to read numbers of this dtype or their text. Integers can have more digits than a float."""
     return float if dtype.kind == "f" else int
 
 
 def space_from_json(given: Row) -> gym.Space:
-    """Make the space that `space_to_json` converted. Raises KeyError, TypeError or ValueError if input is damaged."""
+    """Make a space from the JSON of `space_to_json`. Raises KeyError, TypeError or ValueError if it is damaged."""
     kind = given["kind"]
     if kind in ("Tuple", "Dict"):
         parts = {part["key"]: space_from_json(part["space"]) for part in given["parts"]}
@@ -480,11 +475,11 @@ def _array(ends: Any, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
 
 
 def spec_of_spaces(seen: gym.Space, acted: gym.Space, title: str, uses: Any = None, note: str = "") -> EnvSpec:
-    """Describe a lane by the space of its observations, `seen`, and the space of its actions, `acted`.
+    """Describe a lane by its observation space `seen`, and its action space `acted`.
 
     seen: may contain a mask of legal actions.
     uses: see conditional_actions.
-    note: more text about observations.
+    note: text to add to the description of observations.
     Raises UserError if a space is not supported.
     """
     shown = masks.without_mask(seen)
@@ -501,7 +496,7 @@ def spec_of_spaces(seen: gym.Space, acted: gym.Space, title: str, uses: Any = No
 
 
 def of_spec(spec: EnvSpec) -> tuple[gym.Space, gym.Space]:
-    """Return the declared spaces of observations and actions. If there are none, return spaces that fit the spec."""
+    """Return the spaces of observations and actions. If the spec declares none, make spaces that fit it."""
     if spec.spaces is not None:
         return space_from_json(spec.spaces["observation"]), space_from_json(spec.spaces["action"])
     made = {path: _observed(field, spec.classes.get(path, 0)) for path, field in tree.leaves(spec.obs)}
@@ -509,8 +504,8 @@ def of_spec(spec: EnvSpec) -> tuple[gym.Space, gym.Space]:
 
 
 def byte_bounds(spec: EnvSpec) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """Return {path: (low, high)} for every part of observations that is a Box of bytes. The bounds are arrays: the
-    declared bounds, or else 0 and 255.
+    """Return {path: (low, high)} of each part of the observations that is a Box of uint8. The bounds are arrays. If
+    none are declared, they are 0 and 255.
     """
     fields = {path: f for path, f in tree.leaves(spec.obs) if f.dtype == "uint8" and path not in spec.classes}
     if not fields:
@@ -522,9 +517,7 @@ def byte_bounds(spec: EnvSpec) -> dict[str, tuple[np.ndarray, np.ndarray]]:
 
 
 def network_view(spec: EnvSpec) -> tuple[list[Any], list[Any]]:
-    """Return all that decides the shape of a network: the parts of observations in order, with numbers of values and
-    bounds of bytes, and the parts of actions.
-    """
+    """Return the parts of observations and the parts of actions, with all properties on which a network depends."""
     bounds = {path: tuple(end.tobytes() for end in ends) for path, ends in byte_bounds(spec).items()}
     images = spec.image_leaves
     seen = [(p, field, spec.classes.get(p), bounds.get(p), p in images) for p, field in tree.leaves(spec.obs)]
@@ -532,7 +525,7 @@ def network_view(spec: EnvSpec) -> tuple[list[Any], list[Any]]:
 
 
 def describe_views(spec: EnvSpec, other: EnvSpec) -> tuple[tuple[str, str], tuple[str, str]]:
-    """Describe how two specs differ. Return (texts of both specs' observations, texts of both specs' actions)."""
+    """Describe two specs for a comparison. Return the texts of both observations, and the texts of both actions."""
     shown = [spaces.describe_fields(s.obs) for s in (spec, other)]
     taken = [spaces.describe_actions(s.action) for s in (spec, other)]
     if len({*shown}) == 1:
@@ -541,7 +534,7 @@ def describe_views(spec: EnvSpec, other: EnvSpec) -> tuple[tuple[str, str], tupl
 
 
 def box_parts(spec: EnvSpec) -> dict[str, gym.Box]:
-    """Return {path: Box} of the parts of observations that are declared as a Box. Images have the layout of rows."""
+    """Return {path: Box} of the parts of observations that are a Box. Images are [planes, height, width]."""
     found = tree.leaves(_tree_of(of_spec(spec)[0]))
     return {path: _as_in_rows(space) for path, space in found if isinstance(space, gym.Box)}
 
@@ -552,7 +545,7 @@ def _as_in_rows(space: gym.Box) -> gym.Box:
 
 
 def _tree_of(space: gym.Space) -> Any:
-    """Return the parts of a space as nested dicts. Each leaf is a space without parts."""
+    """Return a space as nested dicts, whose leaves are spaces without parts."""
     inner = subspaces(space)
     return space if inner is None else {key: _tree_of(part) for key, part in inner.items()}
 
@@ -581,7 +574,7 @@ _PLAYERS |= {"tasks": tuple, "order": tuple, "task_input": str}
 
 
 def spec_to_json(spec: EnvSpec) -> Row:
-    """Convert a spec to JSON: the parts of the spec on which networks depend, and the environment's spaces."""
+    """Convert a spec to JSON: the environment's spaces, and the other parts of the spec on which networks depend."""
     seen, acted = of_spec(spec)
     mask = None if spec.mask is None else {path: list(field.shape) for path, field in tree.leaves(spec.mask)}
     about = {"frames_per_step": spec.frames_per_step, "describe": dict(spec.describe), "mask": mask}
@@ -592,7 +585,7 @@ def spec_to_json(spec: EnvSpec) -> Row:
 
 
 def spec_from_json(given: Row, title: str) -> EnvSpec:
-    """Make the spec that `spec_to_json` converted. Raises UserError if the input is damaged or of another version."""
+    """Make a spec from the JSON of `spec_to_json`. Raises UserError if the JSON is damaged or of another version."""
     try:
         if given["schema"] != 1:
             raise ValueError(f"schema {given['schema']!r}, this version reads 1")

@@ -1,9 +1,9 @@
 """A pool whose environments step in other processes, and the code that runs in such a process.
 
-A process has several lanes (parallel environments) or matches, and writes their rows into shared memory. The pool sends
-it orders, and it sends answers. Both are lane numbers in shared memory, and a semaphore (a bell) announces each. No
-process waits busily, and processes share no lock. If a process is killed or hangs, it is replaced, and its lanes
-restart.
+A process steps several lanes (parallel environments) or matches, and writes their rows into shared memory. The pool
+orders a step by writing the lane's number into a queue in shared memory. The process answers by writing the number into
+another queue. A semaphore (a bell) wakes the reader of a queue. Processes share no lock. If a process is killed or
+hangs, the pool replaces it, and its lanes restart.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ REORDERED = ForkServer("polyplay.envs.preload", reordered=True)  # with another 
 
 
 class EnvProcess(ForkedProcess):
-    """A process for environments. It is forked from the fork server of environments, or from `server`."""
+    """A process that steps environments. `server`: the fork server that forks it."""
 
     starts = False
 
@@ -56,7 +56,7 @@ class EnvProcess(ForkedProcess):
         super().__init__(server, target, args, f"{name}{processes.label}")
 
     def dump(self) -> None:
-        """Ask the process to write its Python stack into the block of shared memory that it passed to `settle`."""
+        """Make the process write its Python stack into shared memory, see `settle`."""
         platform.ask_for_dump(self._popen.pid)
 
 
@@ -74,7 +74,7 @@ UNSAVED = 5  # kind of message: why a lane was not saved or loaded
 
 
 class OrderQueues(SharedObject):
-    """Queues of orders to a process with `lanes` lanes, and of its answers. Answers ring a bell (a semaphore)."""
+    """Queues of orders to a process with `lanes` lanes, and of its answers. A semaphore wakes the reader of a queue."""
 
     LOCAL = ("bell", "orders", "answers")
     _cells: np.ndarray
@@ -92,7 +92,7 @@ class OrderQueues(SharedObject):
 
 
 class StateMail:
-    """Unnamed file by which a pool and one of its processes exchange the saved state of the process's lanes."""
+    """Unnamed file through which the pool and one process exchange the saved state of the process's lanes."""
 
     def __init__(self) -> None:
         self.block = SharedBlock(1)
@@ -120,8 +120,8 @@ def serve(
     trace: SharedBlock,
     mail: StateMail,
 ) -> None:
-    """Run an environment process: step `lanes` as the pool orders, until the order LEAVE arrives. each: answer after
-    every lane (for pools without fixed groups).
+    """Run an environment process, which steps lanes as the pool orders, until the order LEAVE arrives. `each`: answer
+    after every lane, not after all ordered lanes.
     """
     settle(trace)
     seed_process(lane_seed(board, job, lanes[0]))
@@ -150,8 +150,8 @@ def serve(
 
 
 def serve_state(units: dict[int, Unit], order: int, mail: StateMail) -> int:
-    """Save or load all units (lanes or matches). The data of the last unit include the global random generators. Return
-    the order, or `~order` after a failure. The reason is then the message of the first lane.
+    """Save or load the state of all units (lanes or matches) of this process, and of its global random generators.
+    Return `order`. After a failure, leave the reason as a message of the first lane, and return `~order`.
     """
     numbers = list(units)
     first, last = numbers[0], numbers[-1]
@@ -190,7 +190,6 @@ def _lanes(job: LaneJob, board: SharedRows, ctx: int, lanes: list[int]) -> dict[
 
 
 def _text_of(e: BaseException, head: str) -> str:
-    """Return the text of a UserError. For other exceptions, return `head`, then their text and place."""
     return str(e) if isinstance(e, UserError) else head + one_line(e)
 
 
@@ -205,7 +204,7 @@ def unpack(maker: bytes, title: str) -> tuple[str | Factory, Batch]:
 
 
 def probe(answer: Connection, maker: bytes, title: str) -> None:
-    """Build one environment, and send its description as an answer: an EnvSpec, or the text of an error."""
+    """Build one environment, and send its description (EnvSpec), or the text of an error."""
     trace = SharedBlock(TRACE)  # the variable keeps the file open as long as this process lives
     settle(trace)
     try:
@@ -215,7 +214,7 @@ def probe(answer: Connection, maker: bytes, title: str) -> None:
 
 
 def settle(trace: SharedBlock) -> None:
-    """Set up an environment process. It leads a process group that ends with the parent process."""
+    """Make this process lead a process group, which dies with the parent process. Its Python stacks go to `trace`."""
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
         os.environ.setdefault(name, "1")  # libraries that environments load use one core
     group = platform.lead_group()  # so that children of environments can be killed with the process
@@ -276,7 +275,7 @@ def exit_text(process: EnvProcess) -> str:
 
 
 class EnvProcessHandle:
-    """The pool's view of one environment process."""
+    """Handle by which the pool starts, orders and replaces one environment process."""
 
     def __init__(
         self, index: int, lanes: list[int], pool: tuple[SharedRows, LaneJob, Semaphores], each: bool, server: ForkServer
@@ -299,7 +298,7 @@ class EnvProcessHandle:
         self.process = process
 
     def stack(self, ask: bool) -> str:
-        """Return the Python stack of the process: the current one if `ask`, else the one at its crash; "": unknown."""
+        """Return the Python stack of the process, or "" if unknown: its stack now if `ask`, else that of a crash."""
         if ask:
             self.process.dump()
             time.sleep(0.1)
@@ -321,14 +320,13 @@ TICK = 0.1  # seconds between checks for lost and hanging processes
 
 
 class ProcessPool(UnitPool):
-    """A pool whose environments step in other processes. The caller's thread may step a share of the lanes."""
+    """A pool whose environments step in other processes. If `here` is true, the caller's thread steps some of them."""
 
     threaded = True
 
     def __init__(
         self, envs: Envs, seed: int, lane: int, processes: int, here: bool = False, server: ForkServer = SERVER
     ):
-        """here: whether the caller's thread also steps a share of the lanes. Its share is the last and smallest."""
         super().__init__(envs, seed, lane, processes)
         self._job = replace(self._job, maker=pickled_factory(envs))
         self._server, sides = server, processes + here
@@ -362,7 +360,7 @@ class ProcessPool(UnitPool):
     # ------------------------------------------------------------------------------- the protocol
 
     def recv(self, timeout: float | None = None) -> tuple[Lanes, Batch]:
-        """See Pool. For a slice, the rows are views of shared memory. For an index array, the rows are copies."""
+        """See Pool. If the lanes are a slice, the rows are views of shared memory. Otherwise, the rows are copies."""
         end = time.monotonic() + (math.inf if timeout is None else timeout)
         if not self._turn.acquire(timeout=-1 if timeout is None else max(timeout, 0.0)):
             raise TimeoutError
@@ -413,7 +411,7 @@ class ProcessPool(UnitPool):
                 worker.process.end()
 
     def state(self) -> Batch | None:
-        """See Pool. This method waits until no lane steps."""
+        """See Pool. The call waits until no lane steps."""
         with self._turn, self._lock:
             self._settle()
             if (found := super().state()) is None:
@@ -425,7 +423,7 @@ class ProcessPool(UnitPool):
             return found
 
     def load(self, state: Batch) -> None:
-        """See Pool. Raises UserError if an environment rejects its saved state."""
+        """See Pool. Raises UserError if a saved state of an environment cannot be restored."""
         with self._turn, self._lock:
             self._settle()
             super().load(state)
@@ -437,8 +435,8 @@ class ProcessPool(UnitPool):
     # --------------------------------------------------------------------------- lanes that come and go
 
     def scale(self, n: int) -> None:
-        """Keep the first `n` lanes, rounded up to whole matches. New lanes start with a reset. recv gives each surplus
-        lane once more; then call `part` for it.
+        """Keep the first `n` lanes, rounded up to whole matches. New lanes start with a reset. recv returns each other
+        lane once more, then `part` ends it.
         """
         if not self._apart or self.fixed or not 0 <= n <= self.lanes:
             raise ValueError(f"{n} lanes: must be 0 … {self.lanes}, with a process per lane and without fixed groups")
@@ -467,7 +465,6 @@ class ProcessPool(UnitPool):
             self.scale(self._wanted)  # some of these lanes may be wanted again
 
     def _absent(self, i: int) -> list[int]:
-        """Return the absent lanes of process `i`, which has one lane or match."""
         lanes = range(i * self.seats, (i + 1) * self.seats)
         return [lane for lane in lanes if self._where[lane] == ABSENT]
 
@@ -475,7 +472,7 @@ class ProcessPool(UnitPool):
 
     @property
     def present(self) -> int:
-        """Number of lanes that exist. Lanes about to end count, but lanes that have no row yet do not."""
+        """Number of lanes that exist. It includes lanes that are about to end, but not new lanes without a row."""
         there = len(self._workers) * self.seats if self._apart else self.lanes
         return min(there, len(self._here)) if self._apart and there <= self._wanted else there
 
@@ -496,11 +493,9 @@ class ProcessPool(UnitPool):
 
     @property
     def _busy(self) -> bool:
-        """Whether any lane or match steps now."""
         return bool(self._due(np.flatnonzero(self._where == STEPPING)).size)
 
     def _settle(self) -> None:
-        """Wait until no lane steps or restarts."""
         self._collect()
         while self._busy:
             self._wait(math.inf)
@@ -515,9 +510,7 @@ class ProcessPool(UnitPool):
         self._workers[i].orders.put_all(self._workers[i].lanes)
 
     def _ask(self, worker: EnvProcessHandle, order: int) -> bool:
-        """Order a process to save or load its lanes, which do not step, and wait for the answer. Return False if it
-        fails; the reason is then in `unsaved`.
-        """
+        """Order a process to save or load its lanes, and wait for the answer. Return False after a failure."""
         worker.orders.put_all([order])
         while not (answers := worker.answers.take_all()):
             if self._ended([worker]):
@@ -540,14 +533,14 @@ class ProcessPool(UnitPool):
             self._turns(here)
 
     def _shares_of(self, ordered: bytes) -> tuple[np.ndarray, list[tuple[int, list[int]]]]:
-        """Split lane numbers (bytes of int64): the caller's thread's, and (process, its numbers) of each process."""
+        """Split lane numbers between the caller's thread and the processes."""
         shares: dict[int, list[int]] = {}
         for i in np.frombuffer(ordered, np.int64).tolist():
             shares.setdefault(int(self._owner[i]), []).append(i)
         return np.array(shares.pop(self.processes, []), np.int64), list(shares.items())
 
     def _wait(self, end: float) -> bool:
-        """Wait for an answer, at most TICK seconds, and not beyond the time `end`. Return False if none came."""
+        """Wait for an answer until the time `end`, but at most TICK seconds. Return whether an answer came."""
         rang = self._bell[0].wait(max(min(self._tick, end - time.monotonic()), 0.0))
         with self._lock:
             if self._open and time.monotonic() - self._checked >= self._tick:
@@ -558,7 +551,7 @@ class ProcessPool(UnitPool):
         return rang
 
     def _collect(self) -> None:
-        """Read the answers that are available. Raises Closed, or the exception that ended the pool."""
+        """Read the available answers. Raises Closed, or the exception that ended the pool."""
         if self._failure is not None:
             raise self._failure
         self._check_open()
@@ -599,7 +592,7 @@ class ProcessPool(UnitPool):
             self._replace(worker, "hang", why)
 
     def _replace(self, worker: EnvProcessHandle, rule: str, why: str) -> None:
-        """Replace a process. Lanes that step restart now in the new process, and others when they get actions."""
+        """Replace a process, and restart its lanes."""
         stack = worker.stack(ask=rule == "hang")
         worker.process.end()
         self._stepped(worker.answers.take_all())

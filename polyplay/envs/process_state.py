@@ -1,9 +1,9 @@
-"""States of a process's global random generators, which belong to Python, NumPy and torch, not to an environment.
+"""Global random generators of a process: those of Python, NumPy and torch, which environments may use.
 
-In an environment process, only environments use these generators. Other pools step environments in a process that has
-other work (`--serial`, the workers of a3c, vector environments). They install separate generator states while they
-step. A pool saves generator states with its lanes, so that a resumed run continues the same random sequences.
-PYTHONHASHSEED decides the order of Python's sets, see core/processes.
+In an environment process, only environments use these generators. In other processes, other code uses them too: with
+`--serial`, in the workers of a3c, and for vector environments. There, a pool installs separate generator states while
+its environments step. A pool saves the generator states with its lanes, so that a resumed run draws the same random
+numbers.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def seed_process(seed: int) -> None:
 
 @contextlib.contextmanager
 def seeding_torch() -> Iterator[None]:
-    """Seed torch's generator like the others if torch is first imported within this context."""
+    """If torch is imported for the first time within this context, seed its generator like those of the process."""
     loaded = "torch" in sys.modules
     try:
         yield
@@ -52,7 +52,7 @@ def _count_fork() -> None:
 
 
 def _seed_fork() -> None:
-    """Seed a child process that an environment forked. Otherwise it would draw the same numbers as its parent."""
+    """Seed a child process forked by an environment, so that the child draws other numbers than its parent."""
     if _seed is not None:
         seed_process(int(np.random.SeedSequence([_seed, _forks]).generate_state(1)[0]) >> 1)
 
@@ -61,7 +61,7 @@ platform.at_fork(_count_fork, _seed_fork)
 
 
 class GlobalGenerators:
-    """One pool's generator states, in a process that has other work. enter() continues from the pool's last draw."""
+    """Generator states of one pool, in a process whose other code draws random numbers too."""
 
     here: ClassVar[GlobalGenerators | None] = None  # the states that are installed now
 
@@ -69,7 +69,7 @@ class GlobalGenerators:
         self._seed, self._states = seed, dict[str, Any]()
 
     def enter(self) -> None:
-        """Install these states in the global generators."""
+        """Install the states of this pool in the global generators."""
         global _outside, _seed
         if (here := GlobalGenerators.here) is self:  # read once: another thread may call leave()
             return
@@ -85,14 +85,14 @@ class GlobalGenerators:
             seed_process(self._seed)
 
     def leave(self) -> None:
-        """Restore the process's own states if the pool's states are installed."""
+        """Restore the process's own states if this pool's states are installed."""
         global _seed
         if GlobalGenerators.here is self:
             GlobalGenerators.here = _seed = None
             _restore(_outside)
 
     def save(self) -> Batch:
-        """Return the states as arrays. Raises the ValueError of save_generators."""
+        """Return the states as arrays. Raises ValueError like save_generators."""
         return save_generators(None if GlobalGenerators.here is self else self._states)
 
     def load(self, saved: Batch) -> None:
@@ -103,7 +103,7 @@ class GlobalGenerators:
 
 @contextlib.contextmanager
 def outside() -> Iterator[None]:
-    """Within this context, install the process's own states, so that draws and seeds here do not affect a pool."""
+    """Within this context, install the process's own states. Draws and seeds in the context do not affect a pool."""
     pool = GlobalGenerators.here
     if pool is None:
         yield
@@ -117,8 +117,8 @@ def outside() -> Iterator[None]:
 
 
 def save_generators(states: dict[str, Any] | None = None) -> Batch:
-    """Return `states`, or else the current states, as arrays. torch's state is included only if torch is loaded. Raises
-    ValueError if NumPy's generator has an unknown kind.
+    """Return `states`, or else the current states, as arrays. The state of torch is included only if torch is loaded.
+    Raises ValueError if NumPy's generator has an unknown kind.
     """
     states = states or _states()
     _, numbers, gauss = states["python"]

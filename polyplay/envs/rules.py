@@ -1,6 +1,7 @@
 """Rules that an environment must follow, as listed in rules.toml.
 
-`polyplay check` checks all rules. Training checks those that one step can break. Messages end with the rule's name.
+`polyplay check` checks all rules. Training checks the rules that a single step can break. Messages end with the rule's
+name.
 """
 
 from __future__ import annotations
@@ -76,7 +77,7 @@ def rule_message(violation: SpaceViolation) -> str:
 
 
 def image_flaw(obs: Spec) -> str:
-    """Return why networks reject the first image that is not uint8 with planes first, or "" if they reject none."""
+    """Return why networks cannot read an image in `obs`, or "" if they can. Images must be uint8 [planes, H, W]."""
     return next(filter(None, (_flaw_of(path, field) for path, field in tree.leaves(obs))), "")
 
 
@@ -92,8 +93,8 @@ def _flaw_of(path: str, obs: Field) -> str:
 
 
 def flat_images(obs: Spec, other: bool = False) -> list[str]:
-    """Describe parts that look like images, but that a network for vectors reads as numbers. other: only those whose
-    layout networks for images do not take.
+    """Describe the images that a network for vectors would read as plain numbers. `other`: omit the images that
+    networks for images can read.
     """
     found = [(path, f) for path, f in tree.leaves(obs) if f.dtype == "uint8" and len(f.shape) in (2, 3, 4)]
     seen = [(path, f.shape) for path, f in found if sorted(f.shape)[-2] >= SMALLEST and not (other and is_image(f))]
@@ -106,12 +107,12 @@ def is_blank(obs: Tree, lane: int) -> bool:
 
 
 def values_flaw(action: ActionSpec) -> str:
-    """Return why no action values (as in DQN) can be learned for these actions, or "" if they can."""
+    """Return why a network of action values (as in DQN) cannot learn these actions, or "" if it can."""
     return "" if isinstance(action, Discrete) else "this system needs Discrete actions"
 
 
 def deterministic_flaw(action: ActionSpec) -> str:
-    """Return why no deterministic policy (as in TD3) can learn these actions, or "" if one can."""
+    """Return why a deterministic policy (as in TD3) cannot learn these actions, or "" if it can."""
     bounded = isinstance(action, Box) and bool(np.isfinite(action.high / 2 - action.low / 2).all())
     return "" if bounded else "it learns bounded real vectors (a Box)"
 
@@ -128,8 +129,8 @@ def critics_flaw(action: ActionSpec) -> str:
 
 
 def rng_of(env: object) -> int:
-    """Identify an environment's random generator after a reset. The result is the seed of `np_random`, or a checksum of
-    the generator's state if the seed is unknown. -1 means that there is no generator.
+    """Return a number that identifies an environment's random generator after a reset. The number is the seed of
+    `np_random`. If the seed is unknown, it is a checksum of the generator's state. Without a generator, it is -1.
     """
     inner = getattr(env, "unwrapped", env)
     seed = getattr(inner, "_np_random_seed", None)
@@ -172,12 +173,11 @@ def wrapped_parts(env: Any) -> list[Any]:
 
 
 def _is_stepped(part: Any) -> bool:
-    """Tell whether the class of `part` defines step(), as the classes of environments and simulators do."""
     return not isinstance(part, type | ModuleType) and callable(getattr(type(part), "step", None))
 
 
 def take(env: Any, owner: object, title: str) -> None:
-    """Record the owner of an environment and of its parts. Raises UserError if a part already has another owner."""
+    """Record that `owner` uses all parts of an environment. Raises UserError if another owner uses one of them."""
     parts = wrapped_parts(env)
     for part in parts:
         if id(part) in _taken and _taken[id(part)][1] is not owner:
@@ -191,7 +191,7 @@ def give_back(owner: object) -> None:
 
 
 def check_second(build: Callable[[], Any], first: Any, title: str) -> None:
-    """Raises UserError if `build` returns `first` (now closed) again, or an environment with a part of `first`."""
+    """Build a second environment. Raises UserError if it shares a part with `first`, which has been closed."""
     try:
         second = build()
     except UserError:  # perhaps only one environment can exist at a time
@@ -205,7 +205,7 @@ def check_second(build: Callable[[], Any], first: Any, title: str) -> None:
 
 
 def twice(title: str, part: Any) -> UserError:
-    """Return the error for a part that two environments share."""
+    """Return the error for two environments that share `part`."""
     name = type(getattr(part, "unwrapped", part)).__name__
     why = f"returned the same environment twice ({name}), but every lane needs its own"
     return UserError(f"{title}: the function {why}: build it inside the function {rule_suffix('copies')}")

@@ -1,9 +1,9 @@
 """Save the state that decides an environment's future as arrays, and load it again.
 
-An environment has layers: every wrapper, and the environment inside them. Each layer has a state. Its methods
-`get_state() -> dict` (of arrays; dicts may be nested) and `set_state(dict)` save and load this state. For the layers of
-Gymnasium, see `COUNTERS` and `CLASSIC`. If a layer is of an unknown kind, nothing is saved, and the message names the
-layer. `set_state` is called on an environment that was just built and reset.
+The layers of an environment are its wrappers and the environment inside them. A layer may have the methods `get_state()
+-> dict` (of arrays; dicts may be nested) and `set_state(dict)`. Layers of Gymnasium need no such methods, see
+`COUNTERS` and `CLASSIC`. If the kind of a layer is unknown, nothing is saved, and the message names the layer.
+`set_state` is called on an environment that was just built and reset.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ def reason_of(e: BaseException) -> str:
 
 
 def generator_state(random: np.random.Generator) -> np.ndarray:
-    """Return the state of a PCG64 generator (Gymnasium's `np_random`) as uint64 [6]. Raises Unsaveable if it is of
-    another kind.
+    """Return the state of a PCG64 generator (Gymnasium's `np_random`) as uint64 [6]. Raises Unsaveable for another kind
+    of generator.
     """
     saved: Batch = random.bit_generator.state  # type: ignore[assignment]
     if saved["bit_generator"] != "PCG64":
@@ -70,8 +70,8 @@ def _has_methods(layer: Any) -> bool:
 
 
 def _counter_of(layer: object) -> str:
-    """Return the attribute of a wrapper that decides rows, or "" if there is none. Raises Unsaveable for an unknown
-    layer, and for a subclass of a known wrapper, because it may have more state.
+    """Return the attribute that a Gymnasium wrapper must save, or "" if it needs none. Raises Unsaveable for an unknown
+    layer, or for a subclass of a known wrapper, because a subclass may have more state.
     """
     name = type(layer).__name__
     if name not in COUNTERS or getattr(gymnasium.wrappers, name, None) is not type(layer):
@@ -135,12 +135,12 @@ def wrappers_of(env: gymnasium.Env) -> Iterator[gymnasium.Env]:
 
 
 def save_env(env: gymnasium.Env) -> Batch:
-    """Return the state that decides the future of `env`, layer by layer. Raises Unsaveable."""
+    """Return the state of `env`, layer by layer. Raises Unsaveable."""
     return {"layers": _names(env), **{str(i): _save_layer(layer) for i, layer in enumerate(wrappers_of(env))}}
 
 
 def load_env(env: gymnasium.Env, saved: Batch) -> None:
-    """Restore a saved state in an environment that was reset. Raises Unsaveable if other layers were saved."""
+    """Restore a saved state in an environment that was reset. Raises Unsaveable if the saved one had other layers."""
     if not np.array_equal(saved["layers"], _names(env)):
         before, now = saved["layers"].tobytes().decode(), _names(env).tobytes().decode()
         raise Unsaveable(f"the environment was {before} and is {now}")

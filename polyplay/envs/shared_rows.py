@@ -1,4 +1,4 @@
-"""The shared memory of a pool, and the seating of its matches: which lane plays which seat (place of a player)."""
+"""Shared memory of a pool, and the assignment of its lanes to the seats (places of players) of matches."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from polyplay.envs.spaces import fields
 
 
 class Seating:
-    """Assignment of lanes to the seats (places of players) of matches with `seats` players each. A lane is one player.
+    """Assignment of lanes to the seats of matches. A lane is one player, and a seat is a player's place in a match.
 
-    With one agent in all seats (`agents` is 1), match m has lanes m·seats … (m+1)·seats − 1, in the order of the seats.
-    With several agents, agent j has lanes j·lanes/agents …, and a match has equally many lanes of each agent. If there
-    are more agents than seats, a match has one lane of each of `seats` agents. `draw` draws the seats of these lanes.
-    An agent's lanes in a match have adjacent seats. So an agent has whole teams if seats are in the order of teams.
+    With one agent (`agents` is 1), each match has adjacent lanes, in the order of the seats. Otherwise, the lanes are
+    split into equal blocks, one for each agent, and a match has equally many lanes of each agent. With more agents than
+    seats, a match has one lane of each of `seats` agents. `draw` assigns lanes to seats at random, but an agent's lanes
+    in a match have adjacent seats. Agents thus play whole teams if each team has adjacent seats.
     """
 
     def __init__(self, lanes: int, seats: int, agents: int = 1, seed: int = 0, lane: int = 0):
-        """lane: number of the first lane in the run. `lane` and `seed` decide the draws. Raises UserError."""
+        """`lane`: number of the first lane in the run. Random draws depend on `lane` and `seed`. Raises UserError."""
         check_seats(lanes, seats, agents)
         self.matches = lanes // seats
         self.blocks = min(agents, seats)  # number of blocks of adjacent seats in a match; `draw` permutes blocks
@@ -35,7 +35,7 @@ class Seating:
         self._place(np.arange(self.matches))
 
     def draw(self, matches: np.ndarray) -> None:
-        """Draw the seats of these matches, which are about to start."""
+        """Draw the seats of the lanes of these matches, which are about to start."""
         self.drawn[matches] += 1
         if self.blocks > 1:
             count = self.drawn[matches].astype(np.uint64)[:, None] * np.uint64(self.blocks)
@@ -49,15 +49,15 @@ class Seating:
         self.seat[self.lanes[matches]] = np.arange(self.lanes.shape[1])
 
     def bind(self, arrays: Batch) -> None:
-        """Put all changing data into these arrays: lanes by match and seat [matches, seats], the seat of each lane, the
-        number of starts of each match, and the keys for random draws.
+        """Keep the changing data in the given arrays: `lanes` [matches, seats], the `seat` of each lane, the number of
+        starts of each match (`drawn`), and the `keys` of random draws.
         """
         self.arrays = arrays
         self.lanes, self.seat, self.drawn, self._keys = (arrays[name] for name in ("lanes", "seat", "drawn", "keys"))
 
 
 def check_seats(lanes: int, seats: int, agents: int = 1) -> None:
-    """Raises UserError if the lanes do not make whole matches, or if the agents cannot share them."""
+    """Raises UserError if lanes do not fill whole matches, or if agents cannot get equal numbers of lanes and seats."""
     if max(agents, seats) % min(agents, seats):
         allowed = f"divisors and multiples of the {seats} seats of a match"
         raise UserError(f"--players {agents} given; allowed: {allowed}")
@@ -79,13 +79,13 @@ def _lanes_of_matches(lanes: int, seats: int, agents: int) -> np.ndarray:
 
 
 def seat_lanes(envs: Envs, seed: int, lane: int) -> Seating:
-    """Make the seating of a pool's matches: which lane plays which seat. Raises UserError, see check_groups."""
+    """Assign a pool's lanes to the seats (places of players) of its matches. Raises UserError, see check_groups."""
     check_groups(envs, envs.spec.seats)
     return Seating(envs.lanes, envs.spec.seats, envs.agents, seed, lane)
 
 
 def check_groups(envs: Envs, seats: int) -> None:
-    """Raises UserError if the lanes do not make whole matches, or if groups split the lanes of an agent in a match."""
+    """Raises UserError if lanes do not fill whole matches, or if groups split the lanes of an agent in a match."""
     check_seats(envs.lanes, seats, envs.agents)
     if envs.active % seats:
         raise UserError(f"--agents {envs.active}: must be a multiple of the {seats} seats of a match")
@@ -102,7 +102,7 @@ FLAGS = ("terminated", "truncated", "first", "over")
 
 
 def row_fields(spec: EnvSpec) -> Spec:
-    """Return the fields of a row (the data of one step of a lane)."""
+    """Return the fields of a row, which holds the data of one step of a lane."""
     mask = {} if spec.mask is None else {"mask": spec.mask}
     flags = dict.fromkeys(FLAGS, Field((), "bool"))
     return {"obs": spec.obs, "reward": Field((), "float32"), **flags, **mask, **spec.own_fields}
@@ -115,10 +115,9 @@ def first_row(rows: Batch) -> Batch:
 
 
 class SharedRows(SharedObject):
-    """The shared memory of a pool: rows and actions [lanes, …], and the status of its processes.
+    """Shared memory of a pool: rows and actions [lanes, …], and the status of the pool's processes.
 
-    With several players, it also has the seating (who plays where), whether finished matches are held, and which
-    matches rest (see Pool.pause_matches).
+    For several players, it also has the seats of the lanes, and which matches are held (see Pool.pause_matches).
     """
 
     rows: Batch

@@ -1,7 +1,7 @@
 """Describe spaces of observations and actions, and draw random actions.
 
-Dict and Tuple spaces become dicts. For a Tuple, the keys are "0", "1", …. All other spaces are leaves. A new kind of
-leaf needs a class, a line in `LEAVES`, and support in lane.action_reader and lane.observation_writer.
+Dict and Tuple spaces become dicts. The keys of a Tuple are "0", "1", …. All other spaces are leaves. A new kind of leaf
+needs a class, an entry in `LEAVES`, and support in lane.action_reader and lane.observation_writer.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class SpaceViolation(Exception):
 
 
 def place_of(path: str) -> str:
-    """Return the place of a part of a space, for the beginning of a message. Return "" for the whole space."""
+    """Return the beginning of a message about the part of a space at `path`, or "" for the whole space."""
     return f"at {path!r} " if path else ""
 
 
@@ -42,7 +42,7 @@ def place_of(path: str) -> str:
 
 @dataclass(frozen=True)
 class Discrete:
-    """Actions that are one integer from 0 to n-1, as int64 [B]. (The pool adds an environment's `start`.)"""
+    """Actions that are one integer from 0 to n-1, as int64 [B]. Pools add the `start` of the environment's space."""
 
     n: int
 
@@ -58,7 +58,7 @@ class Discrete:
 
 @dataclass(frozen=True)
 class MultiDiscrete:
-    """Actions of several integers: int64 [B, *shape]. In row-major order, the i-th is in 0 … nvec[i]-1."""
+    """Actions of several integers, as int64 [B, *shape]. In row-major order, integer i is in 0 … nvec[i]-1."""
 
     shape: tuple[int, ...]
     nvec: tuple[int, ...]
@@ -75,7 +75,7 @@ class MultiDiscrete:
 
 @dataclass(frozen=True)
 class MultiBinary:
-    """Actions of several switches, as int8 [B, *shape]. Each is 0 or 1."""
+    """Actions of several numbers that are 0 or 1, as int8 [B, *shape]."""
 
     shape: tuple[int, ...]
 
@@ -91,7 +91,7 @@ class MultiBinary:
 
 @dataclass(frozen=True, eq=False)
 class Box:
-    """Real numbers, as float32 [B, *shape]. Policies may send any. Pools clip to [low, high] (float32 [*shape])."""
+    """Actions of real numbers, as float32 [B, *shape]. Pools clip them to [low, high], both float32 [*shape]."""
 
     shape: tuple[int, ...]
     low: np.ndarray
@@ -116,10 +116,9 @@ class Box:
 
 
 class Conditional(dict[str, Any]):
-    """An action of several parts, in which the first part, a Discrete, decides which of the others are used.
+    """An action of several parts. The first part, a Discrete, decides which of the other parts are used.
 
-    uses: for each part, the values of the first part that use it. Unused parts are 0. (conditional_actions makes a
-    Conditional from a dict.)
+    `uses`: for each other part, the values of the first part that use it. Unused parts are 0.
     """
 
     def __init__(self, parts: Mapping[str, Leaf], uses: Mapping[str, tuple[int, ...]]):
@@ -128,7 +127,7 @@ class Conditional(dict[str, Any]):
         super().__init__({name: parts[name] for name in (self.first, *self.uses)})
 
     def used(self, name: str) -> np.ndarray:
-        """Return bool [values of the first part]: whether each value uses the part `name`."""
+        """Return bool [values]: for each value of the first part, whether it uses the part `name`."""
         return np.isin(np.arange(self[self.first].n), self.uses[name])
 
     def __eq__(self, other: object) -> bool:
@@ -156,7 +155,6 @@ def subspaces(space: gym.Space) -> dict[str, gym.Space] | None:
 
 
 def _rounded(bounds: np.ndarray) -> np.ndarray:
-    """Convert bounds to float32. Bounds beyond float32's range become infinite."""
     with np.errstate(over="ignore"):
         return np.asarray(bounds, np.float32)
 
@@ -192,7 +190,7 @@ def leaf_of(space: gym.Space) -> Leaf | None:
 
 
 def _convert(space: gym.Space, title: str, what: str, leaf: Callable[[Any], Tree], path: str = "") -> Tree:
-    """Convert a space to nested dicts of `leaf(part)`. Raises UserError: bad keys, no leaves, or `leaf` gives None."""
+    """Convert a space to nested dicts of `leaf(part)`. Raises UserError if keys or parts are not supported."""
     inner = subspaces(space)
     if inner is None:
         found, empty = leaf(space), 0 in (space.shape or ())
@@ -210,8 +208,8 @@ def _convert(space: gym.Space, title: str, what: str, leaf: Callable[[Any], Tree
 
 
 def observation(space: gym.Space, title: str) -> Spec:
-    """Return the fields of an observation space. Images are [planes, height, width]. Raises UserError if the space is
-    not supported. title: the environment's name in errors.
+    """Return the fields of an observation space, with images as [planes, height, width]. Raises UserError if the space
+    is not supported. title: the environment's name in errors.
     """
 
     def leaf(space: gym.Space) -> Field | None:
@@ -226,8 +224,8 @@ def observation(space: gym.Space, title: str) -> Spec:
 
 
 def classes(space: gym.Space) -> dict[str, int | tuple[int, ...]]:
-    """Return the number of values of every Discrete leaf, and `nvec` of every MultiDiscrete one, for a network's
-    one-hot inputs. Keys are paths ("" for a single leaf).
+    """Return {path: number of values} of each Discrete part, and {path: `nvec`} of each MultiDiscrete part. Networks
+    read these parts as one-hot. A space without parts has the path "".
     """
     leaves = tree.leaves(_convert(space, "", "observation", leaf_of))
     many = {path: leaf for path, leaf in leaves if isinstance(leaf, Discrete | MultiDiscrete)}
@@ -250,7 +248,7 @@ def action(space: gym.Space, title: str) -> ActionSpec:
 
 
 def _is_narrow(space: gym.Box) -> bool:
-    """Tell whether float32 has too few numbers between the bounds of some number of a Box."""
+    """Tell whether float32 has fewer than NUMBERS values between the bounds of some element of a Box."""
     low, high = space.low.astype(float), space.high.astype(float)
     most = np.maximum(np.abs(low), np.abs(high))
     near = (low < high) & (most < np.finfo(np.float32).max)
@@ -258,7 +256,7 @@ def _is_narrow(space: gym.Box) -> bool:
 
 
 def fields(action: ActionSpec) -> Spec:
-    """Return the fields of one lane's action arrays."""
+    """Return the fields (shape and dtype) of one lane's action arrays."""
     return tree.map(lambda leaf: leaf.field, action)
 
 
@@ -286,14 +284,14 @@ ATTRIBUTE = "action_uses"  # attribute of a Gymnasium environment whose actions 
 
 
 def declared_uses(env: Any) -> Any:
-    """Return `action_uses` of the outermost wrapper, or of the environment, that has it. None: none has it."""
+    """Return the attribute `action_uses` of the outermost wrapper that has it, or of the environment, or None."""
     while not hasattr(env, ATTRIBUTE) and hasattr(env, "env"):
         env = env.env
     return getattr(env, ATTRIBUTE, None)
 
 
 def conditional_actions(action: ActionSpec, uses: Mapping[str, Iterable[int]] | None, what: str) -> ActionSpec:
-    """Make a dict of actions conditional by `uses`, if given. what: name of `uses` in errors. Raises UserError."""
+    """Make a Conditional of the actions, if `uses` is given. `what`: name of `uses` in errors. Raises UserError."""
     if uses is None:
         return action
     if not isinstance(action, dict) or any(isinstance(part, dict) for part in action.values()):
@@ -321,7 +319,7 @@ MOST = 1e6  # largest absolute value of a random real number
 
 
 def action_width(space: ActionSpec) -> int:
-    """Return how many uniform numbers a random action takes. Raises UserError if real numbers have no bounds."""
+    """Return how many uniform numbers random_actions needs. Raises UserError if real numbers have no bounds."""
     return sum(_width(leaf) for _, leaf in tree.leaves(space))
 
 
@@ -334,7 +332,7 @@ def _width(leaf: Leaf) -> int:
 
 
 def random_actions(space: ActionSpec, uniforms: np.ndarray, mask: Tree | None = None) -> Tree:
-    """Make actions [B, …] from uniform numbers [B, action_width] in (0, 1). Legal values are equally probable."""
+    """Make actions [B, …] from uniform numbers [B, action_width] in (0, 1). All legal values are equally probable."""
     masks, made, at = {} if mask is None else dict(tree.leaves(mask)), dict[str, np.ndarray](), 0
     for path, leaf in tree.leaves(space):
         n, legal = _width(leaf), masks.get(path)
@@ -360,7 +358,7 @@ def _draw(leaf: Leaf, u: np.ndarray, mask: np.ndarray | None) -> np.ndarray:
 
 
 def _among(legal: np.ndarray, u: np.ndarray) -> np.ndarray:
-    """Choose for each row the legal value at fraction u of its legal values, int64 [B]. legal: bool [B, n]."""
+    """Choose a legal value for each row of `legal`, bool [B, n], by random numbers `u` in (0, 1). Return int64 [B]."""
     place = (u * legal.sum(1)).astype(np.int64)
     return (legal.cumsum(1) > place[:, None]).argmax(1)
 
@@ -378,7 +376,7 @@ def action_sampler(space: ActionSpec, seed: int) -> Callable[..., Tree]:
 
 
 def _bounded(leaf: Leaf) -> Leaf:
-    """Give a Box finite bounds. A missing `low` is min(high, 0) - 1, and a missing `high` is max(low, 0) + 1."""
+    """Give finite bounds to the numbers of a Box that have none."""
     if not isinstance(leaf, Box):
         return leaf
     low = np.where(np.isfinite(leaf.low), leaf.low, np.minimum(leaf.high, 0) - 1)
@@ -387,7 +385,7 @@ def _bounded(leaf: Leaf) -> Leaf:
 
 
 def mix_random(own: Tree, other: Tree, which: np.ndarray) -> Tree:
-    """Return actions [B, …]: those of `other` in lanes where `which` (bool [B]) is true, else those of `own`."""
+    """Return the actions `other` in lanes where `which`, bool [B], is true, and `own` in all other lanes."""
 
     def leaf(a: np.ndarray, b: np.ndarray) -> np.ndarray:
         return np.where(which.reshape(-1, *[1] * (a.ndim - 1)), b, a).astype(a.dtype)
@@ -404,7 +402,7 @@ SEEN = 3.0  # nearly all outputs of a new policy (mean 0, deviation 1) have a sm
 
 @dataclass(frozen=True, eq=False)
 class ActionRange:
-    """Bounds of a Box as middle ± half, float32 [*shape]. For numbers that lack a bound, they are 0 ± 1."""
+    """Range of a Box, from middle - half to middle + half, both float32 [*shape]. Without bounds, it is -1 to 1."""
 
     middle: np.ndarray
     half: np.ndarray
@@ -418,13 +416,13 @@ class ActionRange:
 
     @property
     def unit(self) -> bool:
-        """Whether the range of every number is 0 ± 1."""
+        """Whether the range of every number is -1 to 1."""
         return bool((self.middle == 0).all() and (self.half == 1).all())
 
     @property
     def far(self) -> bool:
-        """Whether a new policy's unscaled outputs fit some number badly. They would be nearly always outside its
-        bounds, or cover almost none of its range.
+        """Whether the outputs of a new policy (mean 0, standard deviation 1) hardly fit the bounds of some number: the
+        bounds are far from 0, very close together, or very far apart.
         """
         beyond = np.abs(self.middle) - self.half > SEEN
         return bool((beyond | (self.half < 0.02 * SEEN) | (self.half > 10 * SEEN))[self.bounded].any())

@@ -1,8 +1,8 @@
-"""Play several environments (tasks) in one run. Lane l of the run plays task order[l mod len(order)], in any worker.
+"""Play several environments (tasks) in one run. Lane l of the run always plays task order[l mod len(order)].
 
-An ordinary pool steps the lanes of each task in a group (lanes that step together). The rows of these pools are joined
-into rows of the group. All tasks have equal observations, or vectors padded with zeros. All tasks have as many discrete
-actions as the task with the most. Masks forbid actions that a task lacks.
+The lanes of a group step together. In each group, one pool steps the lanes of each task, and the rows of these pools
+are joined. All tasks have equal observations, or vectors, which are padded with zeros. All tasks have as many discrete
+actions as the task with the most. Masks forbid the actions that a task lacks.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def describe(envs: Envs) -> EnvSpec:
 
 
 def _with_task(spec: EnvSpec, how: str) -> EnvSpec:
-    """Add the task to observations, which become {"seen": the observation, "task": the task's number}."""
+    """Add the task's number to observations, which become {"seen": observation, "task": number}."""
     obs = {"seen": spec.obs, "task": Field((), "int64")}
     inner = {f"seen/{path}".rstrip("/"): classes for path, classes in spec.classes.items()}
     images = None if spec.images is None else tuple(f"seen/{path}".rstrip("/") for path in spec.images)
@@ -82,7 +82,7 @@ def _with_task(spec: EnvSpec, how: str) -> EnvSpec:
 
 
 def one_task(envs: Envs, name: str, spec: EnvSpec | None = None, **changes: Any) -> Envs:
-    """Return the environments of one of several tasks. spec: the task's description, if known."""
+    """Return the environments of the task `name`. spec: the task's description, if known."""
     made = replace(envs, name=name, groups=1, at_once=0, only=-1, task_input="none", **changes)
     if spec is not None:
         made.__dict__["spec"] = spec
@@ -90,12 +90,12 @@ def one_task(envs: Envs, name: str, spec: EnvSpec | None = None, **changes: Any)
 
 
 def described_parts(envs: Envs) -> tuple[EnvSpec, ...]:
-    """Return the description of each task. A spec read from a file has none, so its tasks are described again."""
+    """Return the description of each task. A spec that was read from a file has none, so they are made."""
     return envs.spec.parts or tuple(one_task(envs, name).spec for name in envs.spec.tasks)
 
 
 def task_parts(envs: Envs) -> list[Envs]:
-    """Return an `Envs` for each task, with as many lanes as the task has in a group (lanes that step together)."""
+    """Return an `Envs` for each task, with the task's lanes of one group."""
     spec, width, threads = envs.spec, envs.lanes // envs.groups, max(1, envs.workers // len(envs.spec.tasks))
     lanes = [max(1, width * spec.order.count(k) // len(spec.order)) for k in range(len(spec.tasks))]
     given = zip(spec.tasks, described_parts(envs), lanes, strict=True)
@@ -140,7 +140,7 @@ def _check_classes(names: tuple[str, ...], parts: tuple[EnvSpec, ...]) -> None:
 
 
 def _joined_actions(names: tuple[str, ...], parts: tuple[EnvSpec, ...]) -> tuple[ActionSpec, Spec | None]:
-    """Return the joined actions, and the fields of the mask or None. Raises UserError if actions cannot be joined."""
+    """Join the actions. Return them and the fields of their mask, if any. Raises UserError if they cannot be joined."""
     first, masks = parts[0].action, [part.mask for part in parts]
     if all(part.action == first for part in parts) and all(mask == masks[0] for mask in masks):
         return first, masks[0]
@@ -153,9 +153,10 @@ def _joined_actions(names: tuple[str, ...], parts: tuple[EnvSpec, ...]) -> tuple
 
 
 class TaskReturns:
-    """Returns of the last games of each task. They are human-normalized if all tasks are Atari games of the literature.
+    """Returns of the last games of each task. episodes: {task: number of games}.
 
-    Human-normalized scores are in percent: 0 is random play, and 100 is the human. episodes: {task: number of games}.
+    If all tasks are Atari games of the literature, scores are human-normalized, in percent: 0 for random play, 100 for
+    human play.
     """
 
     def __init__(self, names: tuple[str, ...], fewest: int = FEWEST, window: int | None = WINDOW):
@@ -172,7 +173,7 @@ class TaskReturns:
         self.episodes[name] += len(returns)
 
     def means(self) -> dict[str, float | None]:
-        """Return the mean return of each task's last games, or None for a task without games."""
+        """Return the mean return of each task's last games, or None if the task has no games."""
         return {name: math.fsum(returns) / len(returns) if returns else None for name, returns in self.returns.items()}
 
     def scores(self) -> dict[str, list[float]]:
@@ -199,9 +200,9 @@ class TaskReturns:
 
 
 def action_numbers(envs: Envs, spec: EnvSpec, parts: tuple[EnvSpec, ...]) -> list[np.ndarray | None]:
-    """Return, for each task, its number of each joined action, int64 [n]. -1: the task lacks the action. None: all
-    tasks have the same actions. In Atari games, joined actions are the buttons of the game with the most, matched by
-    name.
+    """Return an array int64 [n] for each task: the task's number of each joined action, or -1 if the task lacks it. If
+    all tasks have the same actions, return None for each task. The actions of Atari games are matched by the names of
+    their buttons.
     """
     if spec.mask is None or not isinstance(spec.action, Discrete) or any(part.mask is not None for part in parts):
         return [None] * len(parts)
@@ -232,14 +233,13 @@ def _as_slice(at: np.ndarray) -> slice | None:
 
 
 class NativeGroup:
-    """The pools of one group (lanes that step together), if all tasks are Atari games.
+    """The pools of one group, whose lanes step together, if all tasks are Atari games.
 
-    Actions are checked and rows made once for all lanes of the group, because each check takes as long for one lane as
-    for a hundred.
+    Actions are checked, and rows are made, once for the whole group, which is faster than once for each pool.
 
-    lanes: lanes in the group, for each pool.
-    numbers: action numbers of each pool, see action_numbers.
-    names: task of each pool.
+    lanes: for each pool, the pool's lanes in the group.
+    numbers: for each pool, the result of action_numbers.
+    names: for each pool, the task.
     rows: the group's rows, which `collect` and `finish` write.
     """
 
@@ -274,7 +274,7 @@ class NativeGroup:
         self.rows["obs"][at] = obs
 
     def finish(self) -> None:
-        """Write rewards and flags. Call this after `collect` of every pool."""
+        """Write rewards and flags, after `collect` of every pool."""
         found = self.episodes.rows(slice(None), self.rows["obs"], self.reward, self.dead, self.life)
         for key in ("reward", "first", "terminated", "truncated", "over"):
             self.rows[key][...] = found[key]
@@ -286,11 +286,11 @@ def connect(envs: Envs, seed: int, lane: int) -> TaskPool:
 
 
 class TaskPool(BasePool):
-    """A pool for several tasks. It joins ordinary pools, one for each task of each group of lanes.
+    """A pool for several tasks, which joins ordinary pools: one for each task of each group of lanes.
 
-    Each lane has its own seed in the run. With one group, only a few pools step at the same time: when a pool has
-    finished its step, the next pool starts. A thread for each of 57 games would slow the learner down. With several
-    groups, a whole group steps while the caller acts for another group.
+    With one group, only a few pools step at the same time, because 57 games at once would slow the learner down. When a
+    pool has finished its step, the next pool starts. With several groups, all pools of a group step while the caller
+    computes actions for another group.
     """
 
     def __init__(self, envs: Envs, seed: int, lane: int):
@@ -341,7 +341,7 @@ class TaskPool(BasePool):
         return NativeGroup(pools, self._lanes[group], numbers, names, self._shown[group])
 
     def _open_pools(self, jobs: list[tuple[Envs, int]], seed: int) -> None:
-        """Open a pool for each task of each group. Several threads open Atari games. This takes a tenth of the time."""
+        """Open a pool for each task of each group. Atari games are opened by several threads, which is faster."""
         native = all(is_game(x.name, x.options) and read_options(x.title, x.options).native for x, _ in jobs)
         made = list[Pool]()
         try:
@@ -400,7 +400,7 @@ class TaskPool(BasePool):
             self._report(pool)
 
     def _take_over(self, rows: Batch, at: np.ndarray, view: Batch | None, found: Batch) -> None:
-        """Write the rows `found` of a pool to lanes `at` of a group's `rows`. view: views of these rows, or None."""
+        """Write the rows `found` of a pool to lanes `at` of a group's `rows`."""
         for key, value in found.items():
             into = rows["obs"]["seen"] if key == "obs" and self._tells else rows[key]
             if key == "obs" and isinstance(value, np.ndarray) and value.shape[1:] != into.shape[1:]:
@@ -429,7 +429,7 @@ class TaskPool(BasePool):
         self._begin(group, self._most_stepping)
 
     def _begin(self, group: int, end: int) -> None:
-        """Start the steps of a group's first `end` pools, except those that have started."""
+        """Start the steps of a group's first `end` pools. Skip the pools that have started already."""
         pools, actions = self._of_group[group], self._actions[group]
         while actions and len(pools) - len(actions) < end:
             number, action = len(pools) - len(actions), actions.pop(0)

@@ -1,9 +1,9 @@
-"""Pools of vector environments. Gymnasium's are stepped in the caller's thread; ale-py's have their own threads.
+"""Pools of vector environments. Gymnasium's step in the caller's thread, and ale-py's in threads of ale-py.
 
-A lane is one environment of a vector environment. Its rows (results of steps) depend on the reset mode. NEXT_STEP fits
-the project's row convention as it is. In mode DISABLED, lanes that ended cannot step. So the pool resets these lanes,
-steps all lanes, and resets the ended lanes again. The second reset gives the rows of the ended lanes, and the step
-gives all other rows. For SAME_STEP, see the comment above `LOST`.
+A lane is one environment of a vector environment. The mode of a vector environment says when it resets ended lanes. In
+mode NEXT_STEP, the next step resets them, as in all pools. In mode DISABLED, ended lanes cannot step. The pool
+therefore resets the ended lanes, steps all lanes, and resets the ended lanes again. The second reset gives the rows of
+these lanes. For mode SAME_STEP, see the comment above `LOST`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from polyplay.envs.process_state import GlobalGenerators, seeding_torch
 
 
 def action_writer(space: gym.Space, n: int) -> Callable[[Tree], Tree]:
-    """Return a function that converts actions [n, …] of the pool's lanes to actions for the vector environment."""
+    """Return a function that converts actions [n, …] of n lanes to actions for the vector environment."""
     if isinstance(space, gym.Discrete):
         return lambda a: (a + space.start).astype(space.dtype)
     one = action_reader(space)
@@ -86,7 +86,7 @@ UNSAID = "; it states no reset mode, so SAME_STEP is assumed: set its metadata['
 
 
 class VectorLanes:
-    """One vector environment, and the rows of its lanes. These rows are views of the pool's rows."""
+    """One vector environment and its lanes. Their rows are views of the pool's rows."""
 
     def __init__(self, env: VectorEnv, rows: Batch, title: str, lane: int):
         self.env, self.rows, self.n, self.title = env, rows, env.num_envs, title
@@ -101,11 +101,11 @@ class VectorLanes:
         self.unseen = np.zeros(self.n)  # rewards of unseen steps, by lane
 
     def begin(self, seeds: list[int]) -> None:
-        """Reset the lanes with a seed each (if a list is refused: one seed), and make first rows. Raises EnvFailure."""
+        """Reset the lanes with these seeds, and make the first rows. Raises EnvFailure."""
         with self._failing("reset"):
             try:
                 obs, info = self.env.reset(seed=seeds)  # type: ignore[arg-type]
-            except Exception:
+            except Exception:  # the environment refuses a list of seeds
                 obs, info = self.env.reset(seed=seeds[0])
             if KEY in info:
                 raise mask_note(self.title)
@@ -119,7 +119,7 @@ class VectorLanes:
         self._flags(np.ones(self.n, bool))
 
     def say(self, rule: str, text: str) -> None:
-        """Leave a warning about a rule. Only the first warning about each rule counts."""
+        """Keep a warning for the pool. Only the first warning about each rule is kept."""
         self.remarks.setdefault(rule, f"{self.title}: {text} {rules.rule_suffix(rule)}")
 
     def step(self, action: Tree) -> None:
@@ -145,7 +145,6 @@ class VectorLanes:
         return on_host(obs), lane_flags(self.n, *given), info
 
     def _step_reset(self, action: Tree, ended: np.ndarray) -> Sequence[np.ndarray]:
-        """Reset the ended lanes, step all lanes, and reset the ended lanes again. The second reset gives their rows."""
         obs = self._reset(ended)
         if ended.all():
             self.read(obs)
@@ -157,7 +156,7 @@ class VectorLanes:
         return reward, *(end & ~ended for end in ends)
 
     def _step_same(self, action: Tree, ended: np.ndarray) -> Sequence[np.ndarray]:
-        """Write the first rows of the ended lanes, which the previous step returned, and the other lanes' rows."""
+        """Write the rows of a step in mode SAME_STEP. Ended lanes get the first observations from the previous step."""
         self._show(ended)
         if ended.all():
             return ()
@@ -178,9 +177,7 @@ class VectorLanes:
         return total, *(end & ~ended for end in ends)
 
     def _show_last(self, info: Mapping[str, Any], lanes: np.ndarray) -> np.ndarray:
-        """Write the last observations of these lanes' episodes, which are a list or a batch in info. Return bool [n]:
-        whether the last observation of a lane exists.
-        """
+        """Write the last observations of these lanes from info. Return which lanes have one, bool [n]."""
         key = next((key for key in FINAL if key in info), None)
         if key is None or not lanes.any():
             return np.zeros(self.n, bool)
@@ -229,7 +226,7 @@ class VectorLanes:
 
 
 class VectorPool(BasePool):
-    """A pool of vector environments, one for each group of lanes. An exception ends the pool. A hang blocks it."""
+    """A pool of vector environments, one for each group of lanes. An exception in an environment ends the pool."""
 
     unsaved = "vector environments cannot be saved"
 
@@ -256,7 +253,6 @@ class VectorPool(BasePool):
         self._hear(group)
 
     def _hear(self, group: VectorLanes) -> None:
-        """Take over the warnings of a group of lanes, but only the first warning about each rule."""
         self.remarks += [text for rule, text in group.remarks.items() if rule not in self._said]
         self._said |= group.remarks.keys()
 
@@ -303,7 +299,7 @@ class VectorPool(BasePool):
 
 
 class AtariEpisodes:
-    """Data about the last rows of n lanes of Atari games. The flags of the next rows follow from these data."""
+    """State of the Atari games of n lanes, by which the pool computes the flags of rows."""
 
     def __init__(self, n: int, options: Atari):
         self.options = options
@@ -315,7 +311,7 @@ class AtariEpisodes:
         self.late = np.zeros(n, bool)  # whether we ended the game, which ale-py has not ended yet
 
     def rows(self, at: slice, obs: np.ndarray, reward: np.ndarray, dead: np.ndarray, lives: np.ndarray) -> Batch:
-        """Return the next rows of lanes `at`, from ale-py's arrays for them. Changes `obs` of young games in place."""
+        """Return the next rows of lanes `at` from ale-py's arrays. In new games, fill the stack `obs` in place."""
         begins = self.over[at].copy()
         age = np.where(begins, 0, self.age[at] + 1)
         late = (age >= self.steps) & ~dead
@@ -333,7 +329,7 @@ class AtariEpisodes:
         return {"obs": obs, "reward": reward.astype(np.float32), **flags}
 
     def played(self, at: Lanes, action: np.ndarray, noop: ArrayLike) -> np.ndarray:
-        """Return the actions to send: `noop` in lanes whose game was cut, because ale-py still plays one step there."""
+        """Return the actions to send to ale-py: `noop` in lanes whose episode was cut, else `action`."""
         ignored = self.cut[at] | self.late[at]
         return np.where(ignored, noop, action) if ignored.any() else action
 
@@ -379,14 +375,14 @@ class NativePool(BasePool):
         )
 
     def recv(self, timeout: float | None = None) -> tuple[Lanes, Batch]:
-        """See Pool. Ignores `timeout`, because every step ends. Raises RuntimeError if nothing was sent."""
+        """See Pool. `timeout` is ignored. Raises RuntimeError if no actions were sent."""
         lanes, _ = super().recv()
         assert isinstance(lanes, slice)
         return lanes, self._episodes.rows(lanes, *self.collect(lanes.start // self._width, self._episodes.late[lanes]))
 
     def collect(self, group: int, late: np.ndarray) -> tuple[np.ndarray, ...]:
-        """Wait for the step of a group of lanes. At the start, reset its games instead. Return observations, rewards,
-        ends of games, and lives, as ale-py gives them. late: lanes whose games are reset after the step.
+        """Wait for a group's step. The first call resets the group's games instead. Return observations, rewards, ends
+        of games, and lives, as ale-py gives them. `late`: lanes whose games are reset after the step.
         """
         vector, began, self._began[group] = self._vectors[group], self._began[group], True
         if began:
@@ -400,7 +396,7 @@ class NativePool(BasePool):
         return obs, reward, dead, info["lives"]
 
     def play(self, group: int, action: np.ndarray) -> None:
-        """Start the step of a group of lanes, with actions that were checked before."""
+        """Start a group's step, with actions that were checked before."""
         self._vectors[group].send(action)
 
     def _step(self, numbers: np.ndarray, action: np.ndarray) -> None:
@@ -412,7 +408,7 @@ class NativePool(BasePool):
 
 
 def _repeat(obs: np.ndarray, age: np.ndarray) -> None:
-    """Fill planes that are still empty with the game's first frame, in place. age: steps since the game began."""
+    """Copy a new game's first frame into the older planes of `obs`, in place. `age`: steps since the game began."""
     newest = obs.shape[1] - 1
     for i in np.flatnonzero(age < newest):
         empty = newest - int(age[i])

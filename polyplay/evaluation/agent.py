@@ -1,7 +1,7 @@
 """Trained policies, as `polyplay.load` returns them.
 
-To load an agent, only the run's directory is needed. It needs no workers, and no environment, because the file
-spaces.json has the observation and action spaces.
+To load an agent, only the run's directory is needed. Loading starts no workers and builds no environment, because the
+file spaces.json has the observation and action spaces.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from polyplay.workers import process
 
 @dataclass(frozen=True, repr=False)
 class State:
-    """State of episodes between calls of `act`: the network's state, the number of calls so far, and stacked images."""
+    """State of episodes between calls of `act`: the network's state, the number of calls, and the stacked images."""
 
     network: Batch
     acts: int
@@ -55,9 +55,10 @@ class Agent:
         """Load the policy of a run. Raises UserError.
 
         path: a run's directory, or the directory of one of its checkpoints.
-        checkpoint: best, or a checkpoint's number (None: the newest checkpoint). seed: seed of random choices.
-        epsilon: probability of a random action (None: the same as `polyplay evaluate` uses).
-        trust: open the run even if it was made elsewhere and executes a module that its files name.
+        checkpoint: best, or a checkpoint's number (None: the newest checkpoint).
+        seed: seed of random choices.
+        epsilon: probability of a random action (None: the same as in `polyplay evaluate`).
+        trust: allow a run from elsewhere whose files name a module, which is then executed.
         agent: agent of a league: best (by Elo rating), or a number (None: the first).
         """
         from polyplay.acting import play
@@ -91,20 +92,21 @@ class Agent:
     def act(
         self, obs: Any, state: State | None = None, greedy: bool = False, mask: Any = None, reward: Any = None
     ) -> tuple[Any, State]:
-        """Choose an action for one observation or a batch. Return (action, state). Raises UserError: bad argument.
+        """Choose an action for one observation or a batch. Return (action, state). Raises UserError.
 
-        state: state that the previous call returned (None: an episode starts). greedy: take the most probable action.
+        state: state that the previous call returned (None: an episode starts).
+        greedy: take the most probable action.
         mask: legal actions, if the environment has action masks.
-        reward: the reward that came with the observation, for networks that take it.
+        reward: reward of the step that returned the observation, for networks that use the reward as input.
         """
         return self._act(*self._step(obs, state, mask, reward), state, greedy)
 
     def value(
         self, obs: Any, state: State | None = None, mask: Any = None, reward: Any = None, task: str | None = None
     ) -> Any:
-        """Return the expected discounted return of the rest of the episode: a number, or for a batch float32 [B]. It is
-        in the environment's units, unless the learner clips rewards. task: name of a task, if the run has several.
-        Raises UserError.
+        """Return the expected discounted return of the rest of the episode: a number, or float32 [B] for a batch. It is
+        in units of the environment's rewards, unless the learner clips them. `task`: name of a task, if the run has
+        several. Raises UserError.
         """
         import torch
 
@@ -120,12 +122,11 @@ class Agent:
     def predict(
         self, obs: Any, state: State | None = None, episode_start: Any = None, deterministic: bool = False
     ) -> tuple[Any, State]:
-        """Call `act` with the signature of Stable-Baselines3. episode_start: bool [B], where an episode starts."""
+        """Call `act` with the signature of Stable-Baselines3. `episode_start`: whether an episode starts, bool [B]."""
         begins = False if episode_start is None else np.asarray(episode_start, bool)
         return self._act(*self._step(obs, state, None, None, begins), state, deterministic)
 
     def _known(self, task: str | None) -> str:
-        """Return `task` if the run has a task of this name. Raises UserError if it has not."""
         if task not in self.spec.tasks:
             raise UserError(f"task: {task} given, allowed: {', '.join(self.spec.tasks) or 'none, the run has one'}")
         return task
@@ -161,9 +162,6 @@ class Agent:
     def _step(
         self, obs: Any, state: State | None, mask: Any, reward: Any, begins: Any = False
     ) -> tuple[Batch, bool, tuple[Any, ...]]:
-        """Return the network's input for a batch [B] of observations, whether a batch was given, and stacked images.
-        begins: bool [B], where an episode starts. Raises UserError.
-        """
         if isinstance(obs, tuple) and not isinstance(self.observation_space, gym.Tuple):
             returned = "reset() returns (observation, info): pass only the observation"
             raise UserError(f"obs: a tuple of {len(obs)} given; {returned}")
@@ -216,7 +214,7 @@ class Agent:
 
 
 def _lanes(space: Any, obs: Any) -> int | None:
-    """Return the number of observations in a batch, by the dimensions of the first part. None: a single observation."""
+    """Return the size of a batch, or None for a single observation."""
     parts = spaces.subspaces(space)
     if parts:
         key, inner = next(iter(parts.items()))
@@ -249,7 +247,7 @@ def _mask(spec: Any, mask: Any, n: int, batched: bool) -> Tree:
 
 
 def open_run(directory: Path, checkpoint: str | None, trust: bool) -> tuple[System, Path, Row]:
-    """Return a run's (system on the CPU, checkpoint, configuration). checkpoint: None is newest. Raises UserError."""
+    """Return a run's system on the CPU, `checkpoint` (None: the newest), and its configuration. Raises UserError."""
     wired, config = _wire_run(directory, trust)
     return wired, load.choose_checkpoint(directory, checkpoint), config
 
@@ -267,7 +265,7 @@ OPPONENT = re.compile(r"random|perfect|(bot|mcts|gtp):.*")  # names of opponents
 
 @dataclass(frozen=True)
 class RunAgent:
-    """Agent of a run. name: as given, plus the agent's number if there are several. weights: a checkpoint or a file."""
+    """Agent of a run. `name`: see find_agents. `weights`: path of a checkpoint, or of a past agent's file."""
 
     name: str
     wired: System
@@ -285,15 +283,16 @@ class RunAgent:
 
 
 def is_run(name: str) -> bool:
-    """Tell whether a name means a run or a past agent. If not, it means an opponent such as random or mcts:N."""
+    """Tell whether a name means a run or a past agent, not an opponent such as random or mcts:N."""
     path, _ = _split_agent(name)
     return not OPPONENT.fullmatch(name) and (path.is_dir() or path.suffix == checkpoint.ARRAYS)
 
 
 def find_agents(name: str, trust: bool = False) -> list[RunAgent]:
-    """Return the agents that a name means. Raises UserError. RUN means all agents of the run's newest checkpoint, and
-    RUN/checkpoints/NAME all agents of this checkpoint. If :N or :best follows RUN, it means one agent.
-    RUN/past_agents/NAME.safetensors means a past agent.
+    """Return the agents that a name means. Raises UserError.
+
+    RUN means all agents of the newest checkpoint, and RUN/checkpoints/NAME all agents of this checkpoint.
+    RUN:N and RUN:best (also with a checkpoint) mean one agent. RUN/past_agents/NAME.safetensors means a past agent.
     """
     path, agent = _split_agent(name)
     if path.suffix == checkpoint.ARRAYS:
@@ -323,7 +322,7 @@ def find_agent(name: str, trust: bool = False) -> RunAgent:
 
 
 def _split_agent(name: str) -> tuple[Path, str | None]:
-    """Split RUN:N or RUN:best into (RUN, N or best). For any other name, the second item is None."""
+    """Split RUN:N or RUN:best into (RUN, N or best). Return (name, None) for any other name."""
     path, _, agent = name.rpartition(":")
     if path and (agent.isdecimal() or agent == "best") and Path(path).is_dir() and not Path(name).exists():
         return Path(path), agent

@@ -47,7 +47,7 @@ EVERY = 30.0  # seconds between lines of progress if standard error is not a ter
 
 
 class GamesWatch:
-    """Counts games and steps. Ends an evaluation at a signal, or after `max_steps` steps of all environments."""
+    """Counter of games and steps. Ends an evaluation at a signal, or after `max_steps` steps of all environments."""
 
     def __init__(self) -> None:
         self.max_steps: int | None = None
@@ -56,7 +56,7 @@ class GamesWatch:
         self._show: Callable[[], None] = lambda: None
 
     def step(self, found: list[play.PlayedGame], lanes: int) -> bool:
-        """Count a step of `lanes` parallel environments and its finished games `found`. Return whether games remain."""
+        """Count a step of `lanes` environments, and the ended games. Return whether the evaluation continues."""
         self.games, self.steps = self.games + len(found), self.steps + lanes
         self.total += sum(game.ret for game in found)
         self._show()
@@ -68,7 +68,7 @@ class GamesWatch:
 
     @contextlib.contextmanager
     def on_screen(self, episodes: int, console: Console | None = None) -> Iterator[None]:
-        """Show progress inside this context: a bar on a terminal, or else a line every 30 s. Also handle signals."""
+        """Within this context, show progress (a bar on a terminal, else a line every 30 s), and handle signals."""
         console = console or Console(stderr=True, highlight=False)
         columns = (TextColumn("games"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"))
         bar = Progress(*columns, TimeElapsedColumn(), console=console, transient=True, disable=not console.is_terminal)
@@ -89,7 +89,6 @@ class GamesWatch:
             yield
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
-        """Handle a signal: end after the present step. A second signal, at least 1 s later, ends games at once."""
         if self.signal:
             if time.monotonic() - self.warned >= processes.AGAIN:
                 raise processes.Stopped(number)
@@ -106,9 +105,9 @@ GIF_SECONDS, GIF_RATE = 20.0, 15.0  # a GIF's most seconds, and its pictures per
 
 
 def with_pictures(envs: Envs, option: str) -> Envs:
-    """Return `envs` set up to give a picture of each step in this process: for an Atari game the emulator's screen,
-    else Gymnasium's render(). Built-in and EnvPool environments stay unchanged. option: for error messages. Raises
-    UserError.
+    """Return `envs`, changed so that each step gives a picture. Atari games show the emulator's screen, and other
+    Gymnasium environments the result of render(). Built-in and EnvPool environments stay unchanged. `option`: its name
+    in error messages. Raises UserError.
     """
     title = envs.spec.tasks[envs.only] if envs.spec.tasks else envs.title
     if atari.plays_games(envs):
@@ -150,7 +149,7 @@ DRIVER = "SDL_VIDEODRIVER"  # environment variable with the video driver of pyga
 
 
 def write_gif(film: Path, out: Path) -> None:
-    """Write the first seconds of a video (`film`) as a GIF. Its palette is made from these pictures."""
+    """Write the first seconds of the video file `film` as a GIF."""
     import av
 
     with av.open(str(film)) as read, av.open(str(out), "w", format="gif") as written:
@@ -180,9 +179,8 @@ def write_gif(film: Path, out: Path) -> None:
 
 
 class Film:
-    """Records a video of the first environment's first game in H.264, and a GIF of its first seconds. If there is an
-    error, the recording stops, but the games continue. The error is printed on standard error, no file is written, and
-    `fault` has the error's text.
+    """Recorder of a video (H.264) of the first environment's first game, and of a GIF of its first seconds. After an
+    error, it prints the error, keeps the text in `fault`, and writes no file. The games continue.
     """
 
     option = "--video"
@@ -195,7 +193,7 @@ class Film:
         self._stream: Any = None
 
     def shown(self, envs: Envs) -> Envs:
-        """Return `envs` set up to give a picture of each step. If that is impossible, return `envs` unchanged."""
+        """Return `envs` set up to give a picture of each step, or unchanged `envs` after an error."""
         with self._guarded():
             return with_pictures(envs, self.option)
         return envs
@@ -207,7 +205,7 @@ class Film:
                 self._done = bool(step["over"][0])
 
     def close(self) -> None:
-        """If the video has pictures and no error, move its files to their final names. May be called again."""
+        """Move the files to their final names, if the video has pictures and no error. Further calls have no effect."""
         out, self._out, self._done = self._out, None, True
         with self._guarded():
             if out is not None:
@@ -237,7 +235,7 @@ class Film:
 
     @contextlib.contextmanager
     def _guarded(self) -> Iterator[None]:
-        """Print the first error inside this context, and stop recording the video."""
+        """Within this context, print the first error, and stop recording the video."""
         try:
             yield
         except Exception as e:
@@ -249,7 +247,7 @@ class Film:
 
 @contextlib.contextmanager
 def without_a_screen() -> Iterator[None]:
-    """Prevent pygame from looking for a screen inside this context."""
+    """Within this context, prevent pygame from looking for a screen."""
     before = os.environ.get(DRIVER)
     os.environ[DRIVER] = before or "dummy"
     try:
@@ -263,7 +261,7 @@ UNSEEN = ("dummy", "offscreen")  # drivers of SDL without a screen
 
 
 class Window:
-    """Window that shows the first environment's games at normal speed. If it is closed or fails, the games continue."""
+    """Window that shows the first environment's games at normal speed. The games continue if it is closed or fails."""
 
     option = "--render"
 
@@ -289,7 +287,7 @@ class Window:
         return with_pictures(envs, self.option)
 
     def __call__(self, step: Batch, pool: Pool) -> None:
-        """Show a step in the window. Raises UserError if the first picture fails."""
+        """Show a step in the window, unless the window was closed. Raises UserError if the first picture fails."""
         try:
             if self._open:
                 self._show(step, pool)
@@ -374,9 +372,9 @@ class EvaluateOptions:
 def evaluate(directory: Path, options: EvaluateOptions | None = None, watch: GamesWatch | None = None) -> Row:
     """Play full games with the weights of a checkpoint. Write the evaluation to the run's directory, and return it.
 
-    If an evaluation ends early, it is not written, and its entry `ended` has the cause. If the directory is read-only,
-    a line says that nothing is written, and a video goes to the current folder.
-    watch: shows progress and handles signals.
+    If the evaluation ends early, it is not written, and its entry `ended` has the reason. If the run's directory is
+    read-only, no evaluation is written, and a video goes to the current folder.
+    `watch`: shows progress and handles signals.
     """
     options = options or EvaluateOptions()
     protocol = atari.protocol(options.protocol)
@@ -418,9 +416,9 @@ def choose_task(envs: Envs, task: str | None) -> Envs:
 
 
 def join_tasks(directory: Path, options: EvaluateOptions, names: tuple[str, ...], watch: GamesWatch | None) -> Row:
-    """Evaluate each task into a separate file, and join the results. The score is a mean over the tasks. If all tasks
-    have baselines, it is the mean of human-normalized scores, otherwise of returns. After an early end, later tasks are
-    missing.
+    """Evaluate each task into a separate file, and join the results. The joined score is the mean of the tasks'
+    human-normalized scores. If a task has no human baseline, it is the mean of the returns. If the evaluation ends
+    early, the remaining tasks are missing.
     """
     rows, returns = list[Row](), TaskReturns(names, fewest=1, window=None)
     for name in names:
@@ -453,7 +451,7 @@ def play_and_score(
     video: Path | None = None,
     watch: GamesWatch | None = None,
 ) -> Row:
-    """Play games. Return the scores, and all entries that a repetition needs. Raises UserError if no game has ended."""
+    """Play games. Return scores, and all entries needed to repeat the games. Raises UserError if no game has ended."""
     from polyplay.acting import play
 
     policy, where, about = _load(wired, found, options)
@@ -497,7 +495,7 @@ def play_and_score(
 
 
 def _load(wired: System, found: Path, options: EvaluateOptions) -> tuple[Player, str, Row]:
-    """Return the player (policy), its device, and entries about both for a record. Raises UserError."""
+    """Return the policy, its device, and entries about both for a record. Raises UserError."""
     import torch
 
     from polyplay.acting import play

@@ -23,7 +23,7 @@ from polyplay.games.boards import Game, Go
 
 
 def _agree(board: Go, record: np.ndarray, later: np.ndarray) -> bool:
-    """Tell whether a game could lead from the position `record` to the position `later`."""
+    """Tell whether the position `later` can follow the position `record` in one game."""
     now, last, stones = records.ply(record), records.ply(later), records.CELLS + board.cells
     if now == last:
         return np.array_equal(record[:stones], later[:stones])
@@ -31,10 +31,7 @@ def _agree(board: Go, record: np.ndarray, later: np.ndarray) -> bool:
 
 
 def moves_between(board: Go, record: np.ndarray, later: np.ndarray) -> list[int] | None:
-    """Return the moves that lead from `record` to `later`, or None if these positions are not of one game. Only one
-    series of moves is possible. A stone that stays shows its cell, and a group of stones lost by suicide had only one
-    liberty, the cell of the move.
-    """
+    """Return the moves that lead from `record` to `later`, or None if these positions are not of one game."""
     moves = list[int]()
     while (same := _agree(board, record, later)) and records.ply(record) < records.ply(later):
         empty = np.flatnonzero(board.stones(record) == 0).tolist()
@@ -62,8 +59,11 @@ TIMEOUT, ILLEGAL, CRASH = "timeout", "illegal move", "crash"
 
 
 class GtpFault(Exception):
-    """A wrong answer of a Go program. TIMEOUT: the answer is too late. ILLEGAL: an illegal move or a refusal. CRASH: no
-    answer in the protocol GTP, for example because the program has ended. Only after ILLEGAL can the program continue.
+    """A wrong answer of a Go program.
+
+    TIMEOUT: the answer is too late.
+    CRASH: the answer is not in the protocol GTP, for example because the program has ended.
+    ILLEGAL: an illegal move, or a refusal. The program can continue.
     """
 
     def __init__(self, kind: str, command: str, answer: str):
@@ -74,16 +74,14 @@ class GtpFault(Exception):
 
 
 def program_line(about: Row) -> str:
-    """Summarize the games of a Go program in one line."""
+    """Summarize in one line the games that a Go program played."""
     text, lost = f"{about['program']}: agreed on {about['agreed']} of {about['scored']} winners", len(about["faults"])
     return f"{text}, lost {lost} game{'s' * (lost != 1)} by its own fault" if lost else text
 
 
 class GtpPlayer:
-    """A Go program as an opponent in matches. It has one board. `start` runs the program. Before each move, the program
-    gets only the moves that its board lacks. What it writes to standard error goes to that of this process.
-
-    option: the words before `name` in error messages.
+    """A Go program as an opponent in matches. `start` runs the program. Its standard error goes to the standard error
+    of this process. `option`: the words before `name` in error messages.
     """
 
     def __init__(self, name: str, board: Game, option: str = ""):
@@ -124,7 +122,7 @@ class GtpPlayer:
             raise UserError(f"{given}: {e.answered}; {fix}") from None
 
     def close(self, seconds: float | None = None) -> None:
-        """End the program and all processes that it started. seconds: wait before they are killed (None: QUIT)."""
+        """End the program and all its processes. Kill those that do not end within `seconds` (default: QUIT)."""
         process, self._process = self._process, None
         if process is None:
             return
@@ -140,7 +138,7 @@ class GtpPlayer:
         process.stdout.close()
 
     def _send(self, command: str) -> str:
-        """Send a command, and return the answer without its status and number. Raises GtpFault."""
+        """Send a command, and return the text of the answer, without status and number. Raises GtpFault."""
         process, overdue = self._process, threading.Event()
         assert process is not None
         assert process.stdin is not None
@@ -170,7 +168,7 @@ class GtpPlayer:
         return found[2] or ""
 
     def _ask(self, record: np.ndarray, command: str) -> str:
-        """Set up a position on the program's board; return the answer to `command`. Raises GtpFault and UserError."""
+        """Set up a position on the program's board. Return the answer to `command`. Raises GtpFault and UserError."""
         if self._process is None:
             self.start()
         moves = None if self._known is None else moves_between(self.board, self._known, record)
@@ -210,9 +208,8 @@ class GtpPlayer:
         return action
 
     def over(self, positions: np.ndarray, at: np.ndarray) -> None:
-        """Count the games that ended by two passes (`scored`). Also count those of them in which the program's score
-        has the same winner (`agreed`). If the program gives no score, a game does not count, because some programs lack
-        `final_score`.
+        """Compare the winners of ended games with the winners by the program's score. Count the games that ended by two
+        passes (`scored`), and those with the same winner (`agreed`). Omit games that the program cannot score.
         """
         for record in positions[at]:
             if record[records.OWN] != 2 or self._process is None:

@@ -34,7 +34,7 @@ MORE = ", or the directory of a run"  # for error messages: allowed besides oppo
 
 @dataclass(frozen=True)
 class BoardPlayer:
-    """Player of a board game. name: as the user gave it. about: the player's entries in the record of a match."""
+    """Player of a board game. name: as the user gave it. about: entries about the player in the record of a match."""
 
     name: str
     board: Game
@@ -43,10 +43,7 @@ class BoardPlayer:
 
 
 def policy_moves(board: Game, spec: EnvSpec, policy: Player, how: play.PlayOptions) -> Opponent:
-    """Return a policy without recurrent state as an Opponent, which can move in any position of the game. If the policy
-    searches, it gets the record of all moves, because Go's planes (input images) show only the last eight positions.
-    The superko rule needs all positions.
-    """
+    """Return a policy without recurrent state as an Opponent, which can move in any position of the game."""
     from polyplay.search.search import SearchPolicy
 
     acts = count()
@@ -58,7 +55,7 @@ def policy_moves(board: Game, spec: EnvSpec, policy: Player, how: play.PlayOptio
         step["mask"] = np.zeros((n, board.actions), bool)
         board_rules.show_all(board.numbers, found, np.arange(n), found[:, 0], step["obs"], step["mask"], off)
         if isinstance(policy, SearchPolicy):
-            action, _ = policy.choose(found)
+            action, _ = policy.choose(found)  # records: Go's superko rule needs more than the planes show
             return play.some_random(spec, how, at, step, action, np.full(n, act)) if how.epsilon else action
         action, _, _ = play.choose_with_value(spec, policy, how, at, step, {}, act)
         return np.asarray(action, np.int64)
@@ -77,9 +74,9 @@ def player_of(wired: System, policy: Player, about: Row, how: play.PlayOptions, 
 def player_of_agent(
     found: RunAgent, how: play.PlayOptions, simulations: int | None = None, where: str = "cpu"
 ) -> BoardPlayer:
-    """Return an agent as a player of matches. Raises UserError if it does not play a board game.
+    """Return an agent as a player of matches. Raises UserError if the agent does not play a board game.
 
-    simulations: simulations of the search for each move (None: the run's own number).
+    simulations: number of simulations of the search per move (None: the run's own number).
     """
     if not atari.is_board(found.wired.envs):
         raise UserError(f"{found.name} plays {found.wired.envs.title}, but matches need board games (game:NAME)")
@@ -102,7 +99,7 @@ def play_match(
     seed: int,
     watch: play.MatchWatch = lambda found, moves: True,
 ) -> np.ndarray:
-    """Play a match (see play.match). A Go program has only one board, so its games are played one after the other."""
+    """Play a match (see play.match). A Go program has one board, so its games are played one after the other."""
     programs = list[GtpPlayer]()
     for one, against in ((player, other), (other, player)):
         if isinstance(one.moves, GtpPlayer):
@@ -127,8 +124,9 @@ OUTCOMES = {"wins": 1.0, "draws": 0.5, "losses": 0.0}
 def play_versus(
     wired: System, policy: Player, name: str, options: EvaluateOptions, device: str, games: int, step: play.Watch
 ) -> Row:
-    """Play a run against an opponent. Return the entries of a record. step: function called after each move in all
-    games, with the games that ended and the number of moves made. Raises UserError.
+    """Play a run against an opponent. Return the entries of a record. Raises UserError.
+
+    `step`: called after each move in all games, with the games that have ended and the number of moves made.
     """
     how = play.PlayOptions(games, options.seed, options.greedy, options.epsilon or 0.0)
     player, against = player_of(wired, policy, {}, how, name), str(options.against)
@@ -161,7 +159,7 @@ def play_versus(
 
 
 def openings(board: Game, plies: int, seed: int) -> Iterator[np.ndarray]:
-    """Yield openings without end: records of games after `plies` random legal moves, without games that end before."""
+    """Yield records of games after `plies` random legal moves, without end. Games that end earlier are left out."""
     rng = np.random.default_rng(seed)
     while True:
         for _ in range(TRIES):
@@ -179,7 +177,7 @@ def openings(board: Game, plies: int, seed: int) -> Iterator[np.ndarray]:
 
 
 def both_colors(board: Game, games: int, plies: int, seed: int) -> play.MatchStarts:
-    """Return each opening twice: in the first half of the games the player moves next, in the second half the other."""
+    """Return each opening twice. The player moves next in the first half of the games, the other in the second half."""
     records = np.stack([*islice(openings(board, plies, seed), games // 2)])
     return play.MatchStarts(np.concatenate([records, records]), np.arange(2 * len(records)) < len(records))
 
@@ -188,8 +186,9 @@ def both_colors(board: Game, games: int, plies: int, seed: int) -> play.MatchSta
 class RoundRobin:
     """Matches of a tournament in which all players meet.
 
-    play: function (i, j) that plays all matches of entrants (players) i and j, and returns the points of i.
-    about: entries about each entrant in the record. opening_plies, players: for board games only.
+    `play(i, j)`: plays all matches of players i and j, and returns the points of player i.
+    `about`: entries about each player in the record.
+    `opening_plies`, `players`: for board games only.
     """
 
     game: str
@@ -244,7 +243,7 @@ def _board_matches(entrants: Sequence[Entrant], envs: Envs, options: TournamentO
 
 
 def _team_matches(entrants: Sequence[Entrant], envs: Envs, options: TournamentOptions, where: str) -> RoundRobin:
-    """Prepare matches of two teams. Raises UserError: not two teams of one kind, or options of board games."""
+    """Prepare matches of two teams. Raises UserError for other games, or for options of board games."""
     name, spec = next(name for name, agent in entrants if agent), envs.spec
     given = {"--simulations": options.simulations, "--opening-plies": options.opening_plies}
     if wrong := [flag for flag, value in given.items() if value is not None]:

@@ -1,6 +1,6 @@
 """Compare the scores of runs with published scores, for each game and aggregated over games.
 
-Each row of the tables names its protocol (how games start and end) and its baselines.
+Each row of the tables names its protocol (how games start and end) and its baselines (random and human scores).
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def columns() -> Mapping[str, Mapping[str, float]]:
 
 
 def protocol_of(column: str) -> str:
-    """Return the protocol by which a published column was measured, with its name in polyplay.envs.atari."""
+    """Return the protocol (a name in polyplay.envs.atari) with which a published column was measured."""
     if column.endswith("_humanstarts"):
         return "human-starts"
     if column.endswith("_sticky"):
@@ -166,7 +166,7 @@ class ScoresOptions:
 
 
 def list_published() -> Row:
-    """Return all published columns, with aggregates (such as the median) of their normalized scores."""
+    """Return all published columns, each with aggregates (such as the median) of its normalized scores."""
     rows = []
     for name, published in sorted(columns().items(), key=lambda item: (protocol_of(item[0]), item[0])):
         protocol = protocol_of(name)
@@ -272,7 +272,7 @@ def print_scores(result: Row) -> None:
 
 
 def print_tasks(result: Row) -> None:
-    """Print the result of `evaluate` for several tasks: a row for each task beside published scores, and aggregates."""
+    """Print the result of `evaluate` for several tasks: each task beside published scores, then aggregates."""
     console, protocol = default_console(), result["protocol"]
     base = _baselines(protocol)
     ends = baseline_scores(base)
@@ -324,7 +324,7 @@ def _game_cells(row: Row) -> Cells:
 
 
 def _between(interval: Sequence[float | None] | None, n: int) -> str | None:
-    """Return the table cell of an interval of n values. If the interval is the range of the values, add `(range)`."""
+    """Format an interval of n values for a table. Add `(range)` if the interval is the range of the values."""
     if interval is None or None in interval:
         return None
     name = interval_name(n)

@@ -31,15 +31,16 @@ WIDTH = NormalDist().inv_cdf(0.975)  # half an interval's width, in standard err
 
 
 def rate(names: Sequence[str], points: np.ndarray, anchor: str, prior: float = 1.0) -> list[Row]:
-    """Compute Elo ratings from the points of matches. Return a dict for each player, in the order of `names`: its
-    rating `elo`, the rating's interval from `low` to `high`, and the number of `games`. The `elo` of the player
-    `anchor` is exactly 0. Games must connect every player to the anchor.
+    """Compute Elo ratings from the points of matches. Return a dict for each player, in the order of `names`: the
+    rating `elo`, the interval of the rating from `low` to `high`, and the number of `games`. The rating of the player
+    `anchor` is 0. Every player must be connected to the anchor by games.
 
-    points: [n, n], total points (wins + draws / 2) of the row's player against the column's player.
-    prior: drawn games added for each pair that met. With 0, a player that won or lost all games has no finite rating.
+    points: [n, n], where points[i, j] are the points of player i against player j (wins + draws / 2).
+    prior: drawn games added for each pair that met. With prior 0, a player that won or lost all games has no finite
+    rating.
 
-    The ratings maximize the likelihood, with P(i beats j) = 1 / (1 + 10^((j - i) / 400)). The 95 % intervals come from
-    the curvature of the likelihood.
+    The ratings maximize the likelihood of the points, where P(i beats j) = 1 / (1 + 10^((elo_j - elo_i) / 400)). The 95
+    % intervals come from the curvature of the likelihood.
     """
     games, errors = points + points.T, np.zeros(len(names))
     free = [i for i, name in enumerate(names) if name != anchor]
@@ -53,7 +54,7 @@ def rate(names: Sequence[str], points: np.ndarray, anchor: str, prior: float = 1
 
 
 def _fit(scored: np.ndarray, free: list[int]) -> tuple[np.ndarray, np.ndarray]:
-    """Return maximum-likelihood log odds (0 for players not in `free`), and the information matrix of the others."""
+    """Return maximum-likelihood log odds (0 for players not in `free`), and the information matrix of these players."""
     strengths, games = np.zeros(len(scored)), scored + scored.T
     for _ in range(STEPS):
         chance = 1 / (1 + np.exp(strengths[None] - strengths[:, None]))
@@ -95,9 +96,8 @@ Entrant = tuple[str, RunAgent | None]  # name, and agent of a run; None: the opp
 
 
 def find_entrants(names: Sequence[str], options: TournamentOptions) -> list[Entrant]:
-    """Return the players that the names mean, and the anchor (player whose Elo is 0). Raises UserError if there are
-    fewer than two players, a player is named twice, the anchor is unknown, or no player is a run (a run determines the
-    game).
+    """Return the players called `names`, and the player of the option `anchor`. Raises UserError if there are fewer
+    than two players, a player is named twice, the anchor is unknown, or no player is a run.
     """
     given = [*names, *([options.anchor] if options.anchor and options.anchor not in names else [])]
     found = list[Entrant]()

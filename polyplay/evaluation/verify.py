@@ -2,9 +2,9 @@
 
 `polyplay evaluate RUN --verify` repeats a recorded evaluation and compares the scores.
 
-On the same machine with the same versions, every return must be the same. Elsewhere, the means may differ a little: the
-bootstrap interval of their difference must contain 0. If a file is missing or changed, the verification fails and names
-the file.
+On the same machine with the same versions, every return must be the same. On another machine or with other versions,
+the bootstrap interval of the difference of the means must contain 0. If a file is missing or changed, the verification
+fails and names the file.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ class VerificationFailed(Exception):
 def verify(
     directory: Path, evaluation: str | None = None, starts: str | None = None, trust: bool = False
 ) -> list[Finding]:
-    """Check a recorded evaluation, rule by rule, and return a finding for each rule. After the first failure, the
-    findings of later rules are "unseen". evaluation: name of the evaluation's file (None: the newest).
+    """Check a recorded evaluation, rule by rule, and return a finding for each rule. The rules after a failed rule are
+    not checked. Their finding is "unseen". `evaluation`: name of the evaluation's file (None: the newest).
     """
     there = sorted(directory.glob("evaluation-*.json"), key=lambda file: file.stat().st_mtime)
     path = directory / Path(evaluation).name if evaluation else there[-1] if there else None
@@ -67,7 +67,7 @@ def verify(
 
 
 def _check_rules(directory: Path, path: Path, starts: str | None, trust: bool) -> Iterator[str]:
-    """Yield a text for each rule that holds, in the order of RULES. Raises VerificationFailed if a rule fails."""
+    """Check the rules in the order of RULES, and yield a text for each. Raises VerificationFailed if a rule fails."""
     record = _read(path)
     yield f"{path.name}, of {record.get('finished', 'an unknown time')}"
     mean = float(np.mean(record["returns"]))
@@ -186,7 +186,7 @@ class StartsOptions:
 
 
 def record_starts(directory: Path, options: StartsOptions) -> bytes:
-    """Record start states from a run's games; return the file's bytes. Raises UserError: it plays no Atari game."""
+    """Record start states from a run's games. Return the file's bytes. Raises UserError if the game is not of Atari."""
     from polyplay.acting import play
 
     wired, found, config = open_run(directory, options.checkpoint, options.trust)
@@ -214,7 +214,7 @@ def record_starts(directory: Path, options: StartsOptions) -> bytes:
 
 
 def _starts_of_games(envs: Envs, played: list[list[int]], options: StartsOptions, first: int) -> list[Row]:
-    """Return a start state for each game. played: actions of each game. first: number of the first game."""
+    """Return a start state for each game. played: actions of each game. first: number of the first of these games."""
     game, made, rows = atari.rom(envs.title), atari.read_options(envs.title, envs.options), list[Row]()
     names = atari.actions_of(game, made.full_actions)
     for i, u in enumerate(np.random.default_rng((options.seed, first)).random(len(played))):
@@ -226,7 +226,7 @@ def _starts_of_games(envs: Envs, played: list[list[int]], options: StartsOptions
 
 
 def _ram(game: str, seed: int, buttons: list[str]) -> str:
-    """Return the SHA-256 hash of the emulator's RAM after these buttons were pressed, one in each frame."""
+    """Return the SHA-256 hash of the emulator's RAM after these buttons were pressed for one frame each."""
     import ale_py
 
     ale = ale_py.ALEInterface()

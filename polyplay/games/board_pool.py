@@ -5,7 +5,7 @@ These opponents can be named: `random`; `mcts:N`, a tree search with N simulatio
 and for connect four only `perfect`.
 
 A random stream is the state of a SplitMix64 generator (Steele et al. 2014), uint64 [1]. Each draw changes the state in
-place, so a saved state continues the stream exactly.
+place, so that draws from a saved state continue the stream exactly.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ Nodes = namedtuple("Nodes", "child visits values results path moves")
 
 @compiled
 def integer_below(random: np.ndarray, limit: int) -> int:
-    """Draw an integer uniformly from [0, limit), limit < 2³¹. random: the random stream, uint64 [1]."""
+    """Draw an integer uniformly from [0, limit), with limit < 2³¹. random: the random stream, uint64 [1]."""
     random[0] += SPLITMIX
     return int(((bits(random[0], np.uint64(0)) >> _32) * np.uint64(limit)) >> _32)
 
@@ -59,7 +59,7 @@ def random_move(game: np.ndarray, record: np.ndarray, moves: np.ndarray, random:
 
 @compiled
 def _roll_out(game: np.ndarray, record: np.ndarray, moves: np.ndarray, random: np.ndarray) -> float:
-    """Play random moves to the end, in place. Return 1 if the present player to move wins, 0 if not, 0.5 if drawn."""
+    """Play random moves to the end, in place. Return 1 if the player to move at first wins, 0.5 if drawn, else 0."""
     first, own, result = record[0], record[0], GOES_ON
     while result == GOES_ON:
         own = record[0]
@@ -69,7 +69,7 @@ def _roll_out(game: np.ndarray, record: np.ndarray, moves: np.ndarray, random: n
 
 @compiled
 def _choose(tree: Nodes, node: int, n: int, random: np.ndarray) -> int:
-    """Return a random untried move of tree.moves[:n], or else the move of greatest upper confidence bound."""
+    """Return a random untried move of tree.moves[:n]. If none is left, return the move of greatest confidence bound."""
     child, moves, untried = tree.child[node], tree.moves, 0
     for i in range(n):
         if child[moves[i]] < 0:
@@ -112,7 +112,7 @@ def _simulate(game: np.ndarray, record: np.ndarray, tree: Nodes, random: np.ndar
 
 @compiled
 def mcts(game: np.ndarray, record: np.ndarray, simulations: int, actions: int, random: np.ndarray) -> np.ndarray:
-    """Search an unfinished position. Return the visits of each action at the root, int64 [actions]."""
+    """Search an unfinished position. Return how often the search visited each action at the root, int64 [actions]."""
     nodes, used, scratch = simulations + 1, 1, record.copy()
     child, visits, values = np.full((nodes, actions), -1, np.int32), np.zeros(nodes), np.zeros(nodes)
     path, moves = np.zeros(nodes + 1, np.int32), np.zeros(actions, np.int16)
@@ -145,8 +145,8 @@ Opponent = Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]
 
 
 def opponent(name: str, game: Game, given: str = "", more: str = "") -> Opponent:
-    """Return the opponent called `name`, as a function that chooses moves and advances the lanes' random streams.
-    Raises UserError if the name is wrong.
+    """Return the opponent called `name`: a function that chooses moves and advances the lanes' random streams. Raises
+    UserError if the name is unknown, or the opponent is unavailable.
 
     given: text before the name in error messages.
     more: further names to list in error messages.
@@ -167,12 +167,12 @@ def opponent(name: str, game: Game, given: str = "", more: str = "") -> Opponent
 
 
 def is_connect_four(game: Game) -> bool:
-    """Tell whether a game has the rules of connect four, under any name."""
+    """Tell whether a game has the rules of connect four, whatever the game's name is."""
     return np.array_equal(game.numbers, GAMES["connect_four"].numbers)
 
 
 def unsolved(game: Game) -> str:
-    """Return the reason why perfect play of a game is unavailable, or "" if it is available."""
+    """Return why perfect play of a game is unavailable, or "" if it is available."""
     if not is_connect_four(game):
         return f"there is no solver for game:{game.name}"
     missing = importlib.util.find_spec("bitbully") is None
@@ -190,14 +190,14 @@ class Solver:
         self._board, self._solver, self._lock = bitbully.Board, bitbully.BitBully(), threading.Lock()
 
     def scores(self, record: np.ndarray) -> dict[int, int]:
-        """Return the score of each legal move for the player to move. A win has a score above 0, higher if it comes
-        sooner. A draw has 0. A loss has a score below 0, higher if it comes later.
+        """Return the score of each legal move for the player to move: above 0 for a win, higher for an earlier win; 0
+        for a draw; below 0 for a loss, higher for a later loss.
         """
         with self._lock:
             return dict(sorted(self._solver.score_all_moves(self._position(record)).items()))
 
     def plies(self, record: np.ndarray, score: int) -> int:
-        """Return the number of moves, by both players, that perfect play takes from a position of this score."""
+        """Return how many moves of both players remain under perfect play in a position of this score."""
         return int(self._solver.score_to_moves_left(score, self._position(record)))
 
     def _position(self, record: np.ndarray) -> Any:
@@ -211,9 +211,7 @@ def solver() -> Solver:
 
 
 def _perfect_moves(records: np.ndarray, random: np.ndarray, at: np.ndarray) -> np.ndarray:
-    """Return a move for each lane in `at`: the soonest win, else a draw, else the latest loss. If several moves are
-    equal, one is drawn at random.
-    """
+    """Return a move for each lane in `at`, drawn at random from the moves with the best score."""
     out = np.empty(at.size, np.int64)
     for i, lane in enumerate(at.tolist()):
         scores = solver().scores(records[lane])
@@ -226,7 +224,7 @@ def _perfect_moves(records: np.ndarray, random: np.ndarray, at: np.ndarray) -> n
 def _moves(
     game: np.ndarray, records: np.ndarray, random: np.ndarray, at: np.ndarray, actions: int, simulations: int
 ) -> np.ndarray:
-    """Return a move for each lane in `at`, from a search by `simulations`. With 0 simulations, return random moves."""
+    """Return a move for each lane in `at`, from a search by `simulations`, or at random with 0 simulations."""
     out, room = np.empty(at.size, np.int64), np.empty(actions, np.int16)
     for i in range(at.size):
         record, stream = records[at[i]], random[at[i] : at[i] + 1]
@@ -241,7 +239,7 @@ PREFIX, RANDOM = "game:", "random"
 
 
 def of(envs: Envs) -> tuple[Game, str, Opponent]:
-    """Return (game, opponent's name, opponent) of game:NAME+opponent=WHO. Raises UserError if a part is wrong."""
+    """Return the game, the name of its opponent, and the opponent for game:NAME+opponent=WHO. Raises UserError."""
     words = envs.title.removeprefix(PREFIX).split("+")
     own = [word for word in words if word.startswith("opponent")]
     board = game("+".join([word for word in words if word not in own]))
@@ -278,8 +276,8 @@ class BoardPool(ArrayPool):
     """Pool of lanes (parallel environments) that each play a board game against an opponent. Lanes step in send(), in
     the caller's thread.
 
-    The player of a lane moves first in every other game. In lanes with even numbers, this begins with the first game.
-    Observations show the board from the player's side, even after the end of a game.
+    The player of a lane moves first in every other game. Lanes with even numbers begin with such a game. Observations
+    show the board from the player's side, even after the end of a game.
     """
 
     def __init__(self, envs: Envs, seed: int, lane: int):
@@ -313,7 +311,7 @@ class BoardPool(ArrayPool):
         self._write(at, {"reward": reward, "terminated": over, "truncated": False, "first": False, "over": over})
 
     def _begin(self, at: np.ndarray) -> None:
-        """Start new games in lanes `at` with sides swapped. Where the opponent moves first, make that move too."""
+        """Start new games in lanes `at`. The side that moves first alternates. If it is the opponent, make its move."""
         self._side[at] ^= 1
         self._records[at] = self._start
         second = at[self._side[at] == 1]

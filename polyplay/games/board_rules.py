@@ -1,8 +1,8 @@
-"""Rules of board games as compiled functions. They work on records of positions (see games/records.py). The rules of k
-in a row and of Othello are defined here.
+"""Rules of board games as compiled functions that work on records of positions (see games/records.py). The rules of k
+in a row and of Othello are defined in this module.
 
 In Othello, a player who can flip no disc must pass, and a pass counts as a move. The game ends when neither player can
-flip a disc. `record[OWN]` is 1 if the player to move must pass.
+flip a disc. In Othello, `record[OWN]` is 1 if the player to move must pass.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ K, GRAVITY = range(3, 5)  # indices into `Game.numbers`
 
 @compiled
 def row_legal(game: np.ndarray, record: np.ndarray, out: np.ndarray) -> int:
-    """Write the legal actions in ascending order into out, int16 [actions]. Return the number of legal actions."""
+    """Write the legal actions in ascending order into `out`, int16 [actions]. Return the number of legal actions."""
     cells = game[COLUMNS] if game[GRAVITY] else game[ROWS] * game[COLUMNS]  # with gravity, check the top row only
     n = 0
     for action in range(cells):
@@ -33,7 +33,7 @@ def row_legal(game: np.ndarray, record: np.ndarray, out: np.ndarray) -> int:
 
 @compiled
 def row_play(game: np.ndarray, record: np.ndarray, action: int) -> int:
-    """Make a legal move in a record, in place. Return the result of the move: GOES_ON, WON or DRAWN."""
+    """Make a legal move in a record, in place. Return GOES_ON, WON or DRAWN."""
     columns = game[COLUMNS]
     row, column = (game[ROWS] - 1, action) if game[GRAVITY] else (action // columns, action % columns)
     while record[CELLS + row * columns + column] != 0:  # with gravity, find the lowest empty cell
@@ -68,8 +68,8 @@ def _run(game: np.ndarray, record: np.ndarray, row: int, column: int, down: int,
 
 @compiled
 def row_planes(game: np.ndarray, record: np.ndarray, out: np.ndarray) -> None:
-    """Write the network's input into out [3, rows, columns]. The planes show the stones of the player to move, the
-    opponent's stones, and 1 everywhere if the first player is to move, else 0.
+    """Write the network's input into `out`, [3, rows, columns]. The planes are: the stones of the player to move; the
+    stones of the opponent; all 1 if the first player is to move, else all 0.
     """
     own, columns = record[0] + 1, game[COLUMNS]
     first = 1 if record[0] == 0 else 0
@@ -92,7 +92,7 @@ def othello_start(game: np.ndarray, record: np.ndarray) -> None:
 
 @inlined
 def _turns(rows: int, columns: int, record: np.ndarray, cell: int, down: int, right: int, own: int) -> int:
-    """Count the opponent's discs that a new disc of color `own` on a cell would flip in the direction (down, right)."""
+    """Count the opponent's discs that a new disc of color `own` on `cell` would flip in the direction (down, right)."""
     row, column, n = cell // columns + down, cell % columns + right, 0
     while 0 <= row < rows and 0 <= column < columns and record[CELLS + row * columns + column] == 3 - own:
         row, column, n = row + down, column + right, n + 1
@@ -122,8 +122,8 @@ def _can_move(game: np.ndarray, record: np.ndarray, own: int) -> bool:
 
 @compiled
 def othello_legal(game: np.ndarray, record: np.ndarray, out: np.ndarray) -> int:
-    """Write the legal actions in ascending order into out, int16 [actions]. Return their number. A pass is legal only
-    if no other move is.
+    """Write the legal actions in ascending order into `out`, int16 [actions]. Return the number of legal actions. A
+    pass is legal only if no other move is.
     """
     rows, columns, count = game[ROWS], game[COLUMNS], 0
     if record[OWN]:
@@ -191,7 +191,7 @@ failure = Failure()
 
 
 class RulesFailed(UserError):
-    """Error that compiled code raises when a call of a game's rules has failed. The message says why."""
+    """Raised by compiled code when a call of a game's own rules has failed."""
 
     def __init__(self) -> None:
         super().__init__(failure.text)
@@ -199,8 +199,8 @@ class RulesFailed(UserError):
 
 @compiled
 def call_rules(game: np.ndarray, which: int, record: np.ndarray, word: int) -> int:
-    """Call rule number `which`: LEGAL, PLAY or PLANES. word: an action, or the address of the output. Raises
-    RulesFailed.
+    """Call the method `which` (LEGAL, PLAY or PLANES) of a game's rules. `word`: the action for PLAY, else the memory
+    address of the output array. Raises RulesFailed.
     """
     answer = np.array([FAILED], np.int64)
     at = np.int64(record.ctypes.data) + CELLS
@@ -213,7 +213,9 @@ def call_rules(game: np.ndarray, which: int, record: np.ndarray, word: int) -> i
 
 @compiled
 def write_legal(found: np.ndarray, out: np.ndarray) -> int:
-    """Sort the actions `found`, int64 [n], into out, int16 [actions]. Return n, or a negative number for an error."""
+    """Write the actions `found` in ascending order into `out`, int16 [actions]. Return their number. If they are wrong,
+    return a negative key of WRONG.
+    """
     if found.size == 0:
         return NO_MOVES
     if found.size > out.size:
@@ -238,7 +240,7 @@ def own_play(game: np.ndarray, record: np.ndarray, action: int) -> int:
 
 @compiled
 def own_planes(game: np.ndarray, record: np.ndarray, out: np.ndarray) -> None:
-    """Write the network's input, as the game's rules define it, into out [planes, rows, columns]."""
+    """Write the network's input into `out`, [planes, rows, columns], as the game's own rules define it."""
     shown = np.zeros(out.shape, np.float32)
     call_rules(game, PLANES, record, shown.ctypes.data)
     out[:] = shown
@@ -258,7 +260,7 @@ def start(game: np.ndarray, record: np.ndarray) -> None:
 
 @compiled
 def legal(game: np.ndarray, record: np.ndarray, out: np.ndarray) -> int:
-    """Write the legal actions in ascending order into out, int16 [actions]. Return the number of legal actions."""
+    """Write the legal actions in ascending order into `out`, int16 [actions]. Return the number of legal actions."""
     if game[KIND] == records.GO:
         return go.legal(game, record, out)
     if game[KIND] == records.OTHELLO:
@@ -282,9 +284,7 @@ def play(game: np.ndarray, record: np.ndarray, action: int) -> int:
 
 @compiled
 def write_planes(game: np.ndarray, record: np.ndarray, out: np.ndarray) -> None:
-    """Write the network's input into out [planes, rows, columns]. Go and users' games have planes of a special kind.
-    All other games use the planes of `row_planes`.
-    """
+    """Write the network's input into `out`, [planes, rows, columns]."""
     if game[KIND] == records.GO:
         go.write_planes(game, record, out)
     elif game[KIND] == records.OWN_GAME:
@@ -295,9 +295,7 @@ def write_planes(game: np.ndarray, record: np.ndarray, out: np.ndarray) -> None:
 
 @compiled
 def play_all(game: np.ndarray, records: np.ndarray, at: np.ndarray, actions: np.ndarray) -> np.ndarray:
-    """For each i, make the legal move actions[i] in records[at[i]], in place. Return the results of the moves, int8
-    [n].
-    """
+    """Make the legal move actions[i] in records[at[i]], in place, for each i. Return the results, int8 [n]."""
     out = np.empty(at.size, np.int8)
     for i in range(at.size):
         out[i] = play(game, records[at[i]], actions[i])
@@ -314,8 +312,8 @@ def show_all(
     mask: np.ndarray,
     over: np.ndarray,
 ) -> None:
-    """Write planes and masks for lanes `at`, as the players `side` see them. If a game is over, its mask allows all
-    moves.
+    """Write the planes (network input) and masks of the lanes `at`, as the players to move see them. If a lane's game
+    is over, write the planes as player side[lane] sees them, and a mask that allows all moves.
     """
     moves = np.empty(mask.shape[1], np.int16)
     for i in range(at.size):
@@ -333,6 +331,6 @@ def show_all(
 
 @compiled
 def show(game: np.ndarray, records: np.ndarray, planes: np.ndarray) -> None:
-    """Write the network's input for positions [n, record] into planes [n, …], as the players to move see them."""
+    """Write the network's input for positions [n, record] into `planes`, [n, …], as the players to move see them."""
     for i in range(len(records)):
         write_planes(game, records[i], planes[i])

@@ -1,4 +1,4 @@
-"""Descriptions of board games: sizes, symmetries, names of moves, drawings. The rules are in board_rules."""
+"""Descriptions of board games: sizes, symmetries, names of moves, drawings. Module board_rules has the rules."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ Symmetry = tuple[np.ndarray, np.ndarray]  # (cells, actions): cell i moves to ce
 
 
 def board_symmetries(rows: int, columns: int, actions: int) -> tuple[Symmetry, ...]:
-    """Return a board's rotations and reflections, beginning with the identity. Action i is a move at cell i. Further
-    actions, such as a pass, are not changed.
+    """Return a board's rotations and reflections, beginning with the identity. Action i is a move at cell i. Actions
+    that are no cell, such as a pass, stay the same.
     """
     board, found = np.arange(rows * columns).reshape(rows, columns), dict[bytes, Symmetry]()
     for image in (np.rot90(side, n) for side in (board, board[:, ::-1]) for n in range(4)):
@@ -41,8 +41,8 @@ def board_symmetries(rows: int, columns: int, actions: int) -> tuple[Symmetry, .
 
 @dataclass(frozen=True)
 class Game(ABC):
-    """Board game of two players. By default, action i is a move at cell i. A game with passes has one more action,
-    which is the pass.
+    """Board game of two players. By default, action i is a move at cell i. If a game has passes, the last action is the
+    pass.
     """
 
     name: str
@@ -61,7 +61,7 @@ class Game(ABC):
     @property
     @abstractmethod
     def numbers(self) -> np.ndarray:
-        """Parameters for compiled code, int64 [8]: kind of game, rows, columns, and parameters of that kind."""
+        """Parameters for compiled code, int64 [8]: kind of game, rows, columns, and parameters of this kind."""
 
     @property
     def cells(self) -> int:
@@ -93,7 +93,7 @@ class Game(ABC):
 
     @property
     def how(self) -> str:
-        """Reason why the rules are slow, or "" if they are compiled."""
+        """Reason why the game's rules run slowly, or "" if the rules are compiled."""
         return ""
 
     def verify(self) -> None:  # noqa: B027 - built-in games have tests
@@ -101,7 +101,7 @@ class Game(ABC):
 
     @property
     def title(self) -> str:
-        """Name of the game for people."""
+        """Name of the game, as people read it."""
         return f"{self.name.partition('+')[0].replace('_', ' ')}, {self.rows}×{self.columns}"
 
     def new(self) -> np.ndarray:
@@ -120,12 +120,12 @@ class Game(ABC):
         return board_rules.play(self.numbers, record, action)
 
     def play_all(self, records: np.ndarray, at: np.ndarray, actions: np.ndarray) -> np.ndarray:
-        """For each i, make the legal move actions[i] in records[at[i]], in place. Return the results, int8 [n]."""
+        """Make the legal move actions[i] in records[at[i]], in place, for each i. Return the results, int8 [n]."""
         return board_rules.play_all(self.numbers, records, at, actions)
 
     def shown(self, records: np.ndarray) -> np.ndarray:
-        """Return the planes (network input) of positions int8 [n, record], as the players to move see them. The planes
-        are float32 [n, C, rows, columns].
+        """Return the planes (network input) of positions int8 [n, record], float32 [n, C, rows, columns]. They show
+        each position as the player to move sees it.
         """
         planes = np.zeros((len(records), *self.planes), np.float32)
         board_rules.show(self.numbers, records, planes)
@@ -143,8 +143,8 @@ class Game(ABC):
     def remember(  # noqa: B027 - in most games, planes show the whole position
         self, records: np.ndarray, planes: np.ndarray, at: np.ndarray, over: np.ndarray
     ) -> None:
-        """Remember the positions that the planes of lanes (parallel environments) `at` show, so that `records` can find
-        them. If a game is over in a lane, its initial position is remembered.
+        """Store the positions whose planes (network input) lanes `at` show. The method `records` finds them later. For
+        a lane whose game is over, store the initial position.
         """
 
     def margin(self, record: np.ndarray) -> float | None:
@@ -152,14 +152,14 @@ class Game(ABC):
         return None
 
     def move_name(self, action: int) -> str:
-        """Return the name of an action: "pass", or the column's letter and the row's number from the bottom."""
+        """Return the name of an action, such as b3 for column b and row 3 from the bottom, or "pass"."""
         if action == self.cells:
             return "pass"
         row, column = divmod(int(action), self.columns)
         return f"{self.letters[column]}{self.rows - row}"
 
     def draw(self, record: np.ndarray) -> str:
-        """Return a drawing of the board as text, with the letters of the columns below."""
+        """Return a drawing of the board as text, with a letter below each column."""
         lines = [" ".join(STONES[cell] for cell in row) for row in self._board(record)]
         return "\n".join([*lines, " ".join(self.letters[: self.columns])])
 
@@ -169,7 +169,7 @@ class Game(ABC):
         return f"{board}, {STONES[1 + records.mover(record)]} to move"
 
     def stones(self, record: np.ndarray) -> np.ndarray:
-        """Return the contents of the cells, int8 [cells]: 0 empty, 1 a stone of the first player, 2 of the second."""
+        """Return the content of each cell, int8 [cells]: 0 if empty, 1 for a stone of the first player, else 2."""
         return record[CELLS : CELLS + self.cells]
 
     def _board(self, record: np.ndarray) -> np.ndarray:
@@ -180,8 +180,8 @@ class Game(ABC):
 class KInARow(Game):
     """Game in which k stones of one player in a line win.
 
-    Without gravity, an action is a cell. With gravity, an action is a column, and the stone falls into its lowest empty
-    cell.
+    Without gravity, an action is a cell. With gravity, an action is a column, and the stone falls into the lowest empty
+    cell of the column.
     """
 
     k: int
@@ -199,7 +199,7 @@ class KInARow(Game):
 
     @cached_property
     def symmetries(self) -> tuple[Symmetry, ...]:
-        """With gravity, the identity and the mirror image. Otherwise, all rotations and reflections of the board."""
+        """Rotations and reflections of the board, or with gravity only the identity and the mirror image."""
         if not self.gravity:
             return super().symmetries
         board = np.arange(self.cells).reshape(self.rows, self.columns)
@@ -211,7 +211,7 @@ class KInARow(Game):
         return self.name.replace("_", " ") if self.name in GAMES else sizes
 
     def move_name(self, action: int) -> str:
-        """Return the letter of the column if there is gravity. Otherwise, return the name of the cell."""
+        """Return the name of the cell, or with gravity the letter of the column."""
         return self.letters[int(action)] if self.gravity else super().move_name(action)
 
 
@@ -241,13 +241,13 @@ class Go(Game):
         return f"{super().title}, komi {self.halves / 2:g}"
 
     def records(self, planes: np.ndarray) -> np.ndarray:
-        """Return positions with their last eight boards. Planes lack older boards, so legal moves may repeat those."""
+        """Return positions with their last eight boards. The ko rule then ignores older boards."""
         records, shown = np.zeros((len(planes), self.record), np.int8), planes.reshape(len(planes), self.planes[0], -1)
         go.read_planes(self.numbers, shown > 0.5, records)
         return records
 
     def action_of(self, vertex: str) -> int | None:
-        """Return the action called `vertex`, such as D4 or pass, in any letter case. Return None if there is none."""
+        """Return the action called `vertex`, such as D4 or pass, in any letter case. Return None for other names."""
         if vertex.lower() == "pass":
             return self.cells
         column, row = self.letters.find(vertex[:1].upper()), vertex[1:]
@@ -259,17 +259,17 @@ class Go(Game):
         return abs(self.area(record) - self.halves / 2)
 
     def area(self, record: np.ndarray) -> int:
-        """Return the area of the first player minus the area of the second."""
+        """Return the area of the first player minus the area of the second player."""
         return go.area(self.numbers, record)
 
     def owners(self, record: np.ndarray) -> np.ndarray:
-        """Return each cell's owner, int8 [cells]: 1, 2, or 0 for an empty cell connected to both players or neither."""
+        """Return the owner of each cell, int8 [cells]: 1, 2, or 0 for an empty region next to both colors or none."""
         out = np.empty(self.cells, np.int8)
         go.owners(self.numbers, record, out)
         return out
 
     def hashes(self, record: np.ndarray) -> np.ndarray:
-        """Return hashes of the game's positions so far, by ply, uint64 [longest]. They are a view of the record."""
+        """Return a view of the hashes in a record, uint64 [longest]. Hash i belongs to the board after i moves."""
         return record[self._hashes :].view(np.uint64)
 
 
@@ -293,7 +293,7 @@ class Othello(Game):
 
 
 def go_board(name: str, size: int, komi: float, ko: str, suicide: bool) -> Go:
-    """Return a game of Go with these options. Raises UserError if an option has a wrong value."""
+    """Return a game of Go. Raises UserError if an option has a wrong value."""
     need(3 <= size <= go.LARGEST, f"game:{name}: size must be from 3 to {go.LARGEST}, got {size}")
     points = abs(komi) <= size**2 and komi * 2 == int(komi * 2)
     need(points, f"game:{name}: komi must be in whole or half points up to {size**2}, got {komi:g}")
@@ -325,7 +325,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
 def game(name: str) -> Game:
     """Return the game called `name`. Raises UserError if no game has this name, or an option is wrong.
 
-    A name is one of GAMES, connect:ROWSxCOLUMNSxK, one of OPTIONS with options (go+size=9), spiel:NAME or module:Class.
+    A name is one of GAMES, one of OPTIONS (go+size=9), connect:ROWSxCOLUMNSxK, spiel:NAME or module:Class.
     """
     if name.startswith("spiel:") or NAMED.fullmatch(name):
         from polyplay.games.own_game import OwnGame

@@ -1,8 +1,8 @@
 """Capture the flag as an environment, and scripted players (bots) in three roles and at five levels.
 
-A bot needs no memory: its action depends only on the match's state, the bot's seat (player number), and random numbers
-hashed from both. Bots walk along shortest paths, turn to an opponent that they notice, and tag when they expect a hit.
-How well a bot does this depends on its level, see SKILLS.
+A bot has no memory. It chooses its action from the match's state, its seat (player number), and pseudo-random numbers
+that are computed from both. Bots walk along shortest paths, turn to an opponent that they notice, and tag when they
+expect a hit. The level of a bot sets how often the bot notices, pauses and tags, and how well it aims (SKILLS).
 """
 
 from __future__ import annotations
@@ -32,9 +32,7 @@ HELD_OUT = np.uint64(1 << 63)  # bit that is set in the keys of held-out maps on
 
 @dataclass(frozen=True)
 class CaptureTheFlag(World, Toy):
-    """Capture the flag, a game of two teams. A match is terminated after `length` steps. The options are those of
-    World.
-    """
+    """Capture the flag, a game of two teams. World lists the options. A match is terminated after `length` steps."""
 
     events = EVENTS
     team_reward = True
@@ -122,7 +120,7 @@ Floods = namedtuple("Floods", "moves order held")
 
 @compiled
 def _draw(s: FlagMatches, m: int, p: int, block: int, n: int) -> float:
-    """Return random number n of a seat in a block, uniform in [0, 1). It is a hash that includes spawns and score."""
+    """Return pseudo-random number `n` of seat `p` in a block of steps, uniform in [0, 1)."""
     key = np.uint64(s.score[m, 0] * 1024 + s.score[m, 1])
     for q in range(s.spawn.shape[1]):
         cell = np.uint64(int(s.spawn[m, q, 1]) * s.grid.shape[1] + int(s.spawn[m, q, 0]))
@@ -133,7 +131,7 @@ def _draw(s: FlagMatches, m: int, p: int, block: int, n: int) -> float:
 
 @compiled
 def _lead_to(s: FlagMatches, m: int, x: float, y: float, floods: Floods) -> None:
-    """Compute the shortest paths to a point's cell by a flood. If the last flood began in the same cell, reuse it."""
+    """Write the shortest paths to the cell of point (x, y) into `floods`. Do nothing if `floods` already holds them."""
     N = s.grid.shape[1]
     cell = int(y) * N + int(x)
     if floods.held[0] != m or floods.held[1] != cell:
@@ -149,7 +147,7 @@ def _sees(s: FlagMatches, m: int, p: int, x: float, y: float) -> bool:
 
 @compiled
 def _opponent(s: FlagMatches, m: int, p: int) -> int:
-    """Return the opponent that seat p sees: a flag carrier if possible, else the nearest. Return -1 if it sees none."""
+    """Return the nearest opponent in sight of seat `p`, flag carriers first. Return -1 if none is in sight."""
     P, best, nearest = s.at.shape[1], -1, 0.0
     first = P // 2 if p < P // 2 else 0
     for q in range(first, first + P // 2):
@@ -164,7 +162,7 @@ def _opponent(s: FlagMatches, m: int, p: int) -> int:
 
 @compiled
 def _hiding_place(s: FlagMatches, m: int, own: int, floods: Floods) -> Point:
-    """Return the middle of the cell nearest to a team's base that no opponent sees, or the base if none is near."""
+    """Return a point near the base of team `own` that no opponent sees. If no such point exists, return the base."""
     N, n = s.grid.shape[1], s.at.shape[1] // 2
     _lead_to(s, m, s.base[m, own, 0], s.base[m, own, 1], floods)
     for cell in floods.order[: floods.held[2]]:
@@ -180,7 +178,7 @@ def _hiding_place(s: FlagMatches, m: int, own: int, floods: Floods) -> Point:
 
 @compiled
 def _half_way(s: FlagMatches, m: int, own: int, floods: Floods) -> Point:
-    """Return the middle of a cell at a quarter of the shortest path from a team's base to the other base."""
+    """Return the point at a quarter of the shortest path from the base of team `own` to the other base."""
     N = s.grid.shape[1]
     _lead_to(s, m, s.base[m, 1 - own, 0], s.base[m, 1 - own, 1], floods)
     cell = int(s.base[m, own, 1]) * N + int(s.base[m, own, 0])
@@ -191,7 +189,7 @@ def _half_way(s: FlagMatches, m: int, own: int, floods: Floods) -> Point:
 
 @compiled
 def _goal(s: FlagMatches, m: int, p: int, role: int, floods: Floods) -> Point:
-    """Return the point to which seat p walks. It depends on the seat's role and the states of the flags."""
+    """Return the point to which seat `p` walks. It depends on the seat's role and on the states of the flags."""
     P = s.at.shape[1]
     own, half = (0, 0) if p < P // 2 else (1, P // 2)
     away, theirs = s.flag[m, own] != rules.HOME, s.carrier[m, 1 - own]
@@ -212,20 +210,19 @@ def _goal(s: FlagMatches, m: int, p: int, role: int, floods: Floods) -> Point:
 
 @compiled
 def _turned(yaw: int, turn: int) -> int:
-    """Return a heading after a turn by less than a circle. This is much faster than a remainder."""
     yaw += turn
-    return yaw + (TURN if yaw < 0 else -TURN if yaw >= TURN else 0)
+    return yaw + (TURN if yaw < 0 else -TURN if yaw >= TURN else 0)  # faster than a remainder
 
 
 @compiled
 def _best(
     s: FlagMatches, m: int, p: int, to: Point, face: Point, worth: float, tags: bool, actions: np.ndarray, repeat: int
 ) -> int:
-    """Return the index in `actions`, int64 [K, 6], of the action that, held for `repeat` steps, best leads seat p to
-    the point `to` and turns it to the point `face`.
+    """Return the index of the best action for seat `p` in `actions`, int64 [K, 6]. The action is held for `repeat`
+    steps. A good action ends near the point `to`, and turns the player toward the point `face`.
 
-    worth: cost of a wrong heading, in cells per part of a circle.
-    tags: whether the player may tag.
+    `worth`: cost of a wrong heading, in cells of distance per part of a circle (1 / TURN).
+    `tags`: whether the player may tag.
     """
     grid, x, y, yaw = s.grid[m], s.at[m, p, 0], s.at[m, p, 1], s.yaw[m, p]
     best, least, wanted = 0, np.inf, rules.heading(face[0] - x, face[1] - y)
@@ -255,7 +252,7 @@ def _best(
 def _choose(
     s: FlagMatches, m: int, p: int, role: int, skill: Skill, actions: np.ndarray, repeat: int, floods: Floods
 ) -> int:
-    """Return the index in `actions` of the action that seat p holds for `repeat` steps."""
+    """Choose an action for seat `p` to hold for `repeat` steps. Return its index in `actions`."""
     x, y, block = s.at[m, p, 0], s.at[m, p, 1], s.age[m] // skill.block
     if role == ANY:
         role = p % (s.at.shape[1] // 2) % 3
@@ -280,8 +277,8 @@ def _choose(
 def choose_all(
     s: FlagMatches, match: np.ndarray, seat: np.ndarray, role: int, skill: Skill, actions: np.ndarray, repeat: int
 ) -> np.ndarray:
-    """Return an action for each player, as an index in `actions`, int64 [K, 6]. Players are given by match and seat,
-    int64 [n] each. repeat: number of steps for which an action is held.
+    """Choose an action for each player. Return the indices in `actions`, int64 [K, 6]. Player i has seat `seat[i]` in
+    match `match[i]`. An action is held for `repeat` steps.
     """
     out = np.empty(len(match), np.int64)
     cells = s.grid.shape[1] ** 2

@@ -2,10 +2,10 @@
 
 Compiled functions draw maps from a key. The same key always gives the same map.
 
-In this module, a map is an array `wall`, uint8 [N · N]. Cell [r, c] has number k = r · N + c, and a rotation by 180°
-turns cell k into cell N · N - 1 - k. Maps are symmetric, because every write to a cell is repeated at the rotated cell.
-Rooms and corridors lie on a lattice of K × K nodes, where K = (N - 1) / 2. Node [i, j] has number i · K + j and is cell
-[2i + 1, 2j + 1].
+In this module, a map is a flat array `wall`, uint8 [N · N]. Cell [r, c] has index r · N + c. A map does not change if
+it is rotated by 180°. The rotation turns cell k into cell N · N - 1 - k, so every write to a cell is repeated at that
+cell. Rooms and corridors lie on a lattice of K × K nodes, where K = (N - 1) / 2. Node [i, j] has index i · K + j and is
+cell [2i + 1, 2j + 1].
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ NEAR = 2  # a team of n players starts within n + NEAR moves of its base
 def draw_map(key: np.uint64, rooms: bool, grid: np.ndarray, base: np.ndarray, spawn: np.ndarray) -> None:
     """Draw a random map of capture the flag.
 
-    Every free cell can be reached from each base. The bases are at least N moves apart, and no single cell between the
-    bases lies on all paths.
+    Every free cell can be reached from each base. The bases are at least N moves apart. Two paths connect the bases and
+    share no other cell.
 
-    rooms: whether to draw rooms and corridors. Otherwise, draw open ground with few walls.
-    grid: output for the cells, uint8 [N, N].
-    base: output for the points of the two bases, float64 [2, 2].
-    spawn: output for the starting points of P seats (players), float64 [P, 2].
+    `rooms`: True for rooms and corridors, False for open ground with few walls.
+    `grid`: output for the cells, uint8 [N, N].
+    `base`: output for the positions of the two bases, float64 [2, 2].
+    `spawn`: output for the starting points of P seats (players), float64 [P, 2].
     """
     N, n = len(grid), len(spawn) // 2
     state = np.full(1, np.uint64(key))
@@ -66,7 +66,6 @@ def _random(state: np.ndarray) -> np.uint64:
 
 @compiled
 def _below(state: np.ndarray, n: int) -> int:
-    """Draw an integer from 0 to n - 1."""
     return int(np.int64(_random(state) % np.uint64(n)))  # signed, because Numba adds int64 and uint64 as floats
 
 
@@ -82,7 +81,6 @@ def _write(wall: np.ndarray, cell: int, value: int) -> None:
 
 @compiled
 def _from_middle(N: int, row: int, column: int) -> int:
-    """Return the Manhattan distance to the map's middle, in cells. A cell's rotated image is twice as far away."""
     return abs(row - N // 2) + abs(column - N // 2)
 
 
@@ -121,7 +119,7 @@ def _draw_open(state: np.ndarray, wall: np.ndarray, N: int) -> int:
 
 @compiled
 def _touches(wall: np.ndarray, N: int, top: int, start: int, height: int, width: int) -> bool:
-    """Tell whether a block of cells overlaps or touches an inner wall or the block's own rotated image."""
+    """Tell whether a block of cells touches an inner wall, or the block's copy after the map's rotation."""
     for r in range(max(top - 1, 1), min(top + height + 1, N - 1)):
         for c in range(max(start - 1, 1), min(start + width + 1, N - 1)):
             turned_r, turned_c = N - 1 - r, N - 1 - c
@@ -132,7 +130,7 @@ def _touches(wall: np.ndarray, N: int, top: int, start: int, height: int, width:
 
 @compiled
 def _draw_rooms(state: np.ndarray, wall: np.ndarray, N: int) -> int:
-    """Draw rooms with doorways, and corridors. Return the cell of base 0, which is in a room, or -1 if no room fits."""
+    """Draw rooms, doorways and corridors. Return the cell of base 0, or -1 if no room fits."""
     K, home, wide = N // 2, -1, 3 if N > 20 else 2  # sides of rooms: 2 to wide + 1 nodes
     room, root = np.zeros(K * K, np.bool_), np.arange(K * K)
     left = K * K // 16 + _below(state, K * K // 8)  # number of pairs of rooms still to make
@@ -159,10 +157,10 @@ def _draw_rooms(state: np.ndarray, wall: np.ndarray, N: int) -> int:
 def _add_room(
     wall: np.ndarray, N: int, room: np.ndarray, root: np.ndarray, top: int, start: int, height: int, width: int
 ) -> bool:
-    """Make a room of height × width nodes if no other room is in the way. Return whether the room was made.
+    """Make a room of height × width nodes, unless another room is in the way. Return whether the room was made.
 
-    room: whether each node is in a room, bool [K · K].
-    root: see _find.
+    `room`: whether each node is in a room, bool [K · K].
+    `root`: see _find.
     """
     K = N // 2
     down, right = K - height - 2 * top, K - width - 2 * start  # offset to the room's rotated image
@@ -183,7 +181,7 @@ def _add_room(
 
 @compiled
 def _find(root: np.ndarray, node: int) -> int:
-    """Return the node that stands for all nodes connected to `node` (union-find). root: parent nodes, int64 [K · K]."""
+    """Return the representative of all nodes connected to `node` (union-find). `root`: parent of each node."""
     while root[node] != node:
         root[node] = root[root[node]]
         node = root[node]
@@ -192,7 +190,6 @@ def _find(root: np.ndarray, node: int) -> int:
 
 @compiled
 def _join(root: np.ndarray, a: int, b: int) -> None:
-    """Connect nodes a and b, and their rotated images."""
     last = len(root) - 1
     root[_find(root, a)] = _find(root, b)
     root[_find(root, last - a)] = _find(root, last - b)
@@ -200,8 +197,8 @@ def _join(root: np.ndarray, a: int, b: int) -> None:
 
 @compiled
 def _dig_corridors(state: np.ndarray, wall: np.ndarray, N: int, room: np.ndarray, root: np.ndarray) -> None:
-    """Connect all nodes by corridors and doorways in random order (Kruskal 1956). Then add some extra doorways, and
-    open three in four dead ends.
+    """Connect all nodes by corridors and doorways in random order (Kruskal 1956). Add some extra doorways, and open
+    most of the dead ends.
     """
     K = N // 2
     for node in range(K * K):
@@ -231,7 +228,7 @@ def _cell_of(N: int, node: int) -> int:
 
 @compiled
 def _lead_on(state: np.ndarray, wall: np.ndarray, N: int, cell: int) -> None:
-    """Open one more side of a dead end, chosen at random, unless the map's border is on all its other sides."""
+    """Open a random wall beside a dead end, but no wall at the map's border."""
     first = _below(state, 4)
     for k in range(4):
         side = cell + (-N, -1, 1, N)[(first + k) % 4]
@@ -247,7 +244,7 @@ def _walls_beside(wall: np.ndarray, N: int, cell: int) -> int:
 
 @compiled
 def _fill_dead_ends(wall: np.ndarray, N: int, home: int) -> None:
-    """Turn free cells with at most one free neighbor into wall, except bases, until no such cell is left."""
+    """Turn dead ends into wall until none is left. Bases stay free."""
     for first in range(N, N * N - N):
         cell = first
         while wall[cell] == 0 and cell not in (home, N * N - 1 - home) and _walls_beside(wall, N, cell) >= 3:
@@ -260,9 +257,8 @@ def _fill_dead_ends(wall: np.ndarray, N: int, home: int) -> None:
 
 @compiled
 def _is_good(grid: np.ndarray, n: int, home: int, rooms: bool, near: np.ndarray, moves: np.ndarray) -> bool:
-    """Tell whether a map is good: it has the right share of wall, bases far apart, free cells near each base, and two
-    paths between the bases. Cells that the flood did not reach count as wall. near: cells reached from base 0, nearest
-    first.
+    """Tell whether a map has enough wall, free cells near each base, bases far apart, and two paths between the bases.
+    Cells that can't be reached count as wall. `near`: cells reached from base 0, nearest first.
     """
     N, reached = len(grid), len(near)
     inner, (least, most) = (N - 2) ** 2, ROOMS if rooms else OPEN
@@ -275,7 +271,7 @@ def _is_good(grid: np.ndarray, n: int, home: int, rooms: bool, near: np.ndarray,
 
 @compiled
 def _has_two_ways(grid: np.ndarray, home: int, moves: np.ndarray) -> bool:
-    """Tell whether no single cell lies on all paths between the bases. Block each cell of a shortest path in turn."""
+    """Tell whether the bases stay connected if any one cell between them becomes wall."""
     N, wall = len(grid), grid.reshape(-1)
     around, order, other = np.empty_like(moves), np.empty_like(moves), N * N - 1 - home
     cell = next_cell(N, moves, other)
@@ -291,9 +287,9 @@ def _has_two_ways(grid: np.ndarray, home: int, moves: np.ndarray) -> bool:
 
 @compiled
 def _choose_spawns(state: np.ndarray, N: int, near: np.ndarray, moves: np.ndarray, spawn: np.ndarray) -> bool:
-    """Choose the starting points of each team's n players. They are among the 2n cells nearest to the team's base, and
-    nearer to this base than to the other. Return whether n such cells exist. near: cells reached from base 0, nearest
-    first.
+    """Choose starting points for the n players of each team at random. The candidates are the 2n cells nearest to the
+    base of the team, without cells that are at least as near to the other base. Return False if fewer than n cells
+    remain. `near`: cells reached from base 0, nearest first.
     """
     n = len(spawn) // 2
     cells = near[1 : 2 * n + 1]
@@ -313,10 +309,10 @@ AHEAD = 6  # most moves of a path that a straight walk replaces
 
 @compiled
 def flood(grid: np.ndarray, target: int, moves: np.ndarray, order: np.ndarray) -> int:
-    """Compute the number of moves from each cell to the free cell `target`. Return the number of cells with a path.
+    """Compute shortest paths from all cells to the free cell `target`. Return the number of cells that have a path.
 
-    moves: output for the numbers of moves, int64 [N · N]. -1: no path.
-    order: output for the cells with a path, nearest first, int64 [N · N].
+    `moves`: output for the length of each cell's path, or -1 for a cell without a path, int64 [N · N].
+    `order`: output for the cells with a path, nearest first, int64 [N · N].
     """
     N, wall = len(grid), grid.reshape(-1)
     moves[:] = -1
@@ -334,7 +330,7 @@ def flood(grid: np.ndarray, target: int, moves: np.ndarray, order: np.ndarray) -
 
 @compiled
 def next_cell(N: int, moves: np.ndarray, cell: int) -> int:
-    """Return the next cell on a shortest path to the flood's target. At the target or without a path, return `cell`."""
+    """Return the cell after `cell` on a shortest path, or `cell` itself if no cell follows. `moves`: see flood."""
     if moves[cell] > 0:
         for side in (cell - N, cell - 1, cell + 1, cell + N):
             if moves[side] == moves[cell] - 1:
@@ -344,10 +340,8 @@ def next_cell(N: int, moves: np.ndarray, cell: int) -> int:
 
 @compiled
 def walks_straight(grid: np.ndarray, x: float, y: float, to_x: float, to_y: float) -> bool:
-    """Tell whether a body can walk from (x, y) to (to_x, to_y) in a straight line. It is enough to check its four
-    corners, because no wall is smaller than a body.
-    """
-    for dx in (-RADIUS, RADIUS):
+    """Tell whether a body can walk from (x, y) to (to_x, to_y) in a straight line."""
+    for dx in (-RADIUS, RADIUS):  # the body's corners are enough, because no wall is smaller than a body
         for dy in (-RADIUS, RADIUS):
             if not clear(grid, x + dx, y + dy, to_x + dx, to_y + dy):
                 return False
@@ -356,8 +350,8 @@ def walks_straight(grid: np.ndarray, x: float, y: float, to_x: float, to_y: floa
 
 @compiled
 def waypoint(grid: np.ndarray, moves: np.ndarray, x: float, y: float, to_x: float, to_y: float) -> tuple[float, float]:
-    """Return the point to which a body at (x, y) should walk now. It is the farthest point on a shortest path to (to_x,
-    to_y) that a straight walk reaches. moves: from a flood with the target (to_x, to_y).
+    """Return the next point to walk to on a shortest path from (x, y) to (to_x, to_y): the farthest one that a body
+    reaches in a straight line. `moves` is the output of `flood` for the target.
     """
     N = len(grid)
     cell = int(y) * N + int(x)

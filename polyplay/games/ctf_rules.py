@@ -1,8 +1,8 @@
 """Capture the flag: options, state arrays and rules, compiled for many matches at once.
 
-In a step, all players first turn and move. Then players tag from the new positions. Players that are hit drop the flag
-that they carry, and return to their spawns (starting points). Finally, players return, pick up and capture flags by
-touch.
+A step has four stages. First, all players turn and move. Then players tag from the new positions. Then players that are
+hit drop the flag that they carry, and return to their spawns (starting points). Then players return, pick up and
+capture flags by touch.
 """
 
 from __future__ import annotations
@@ -59,11 +59,11 @@ SEEN, FACTS = 11, 12  # cells per side of the window view; number of other obser
 class World:
     """Options of the environment arena:ctf.
 
-    view: "window" (planes of 11 × 11 cells around the player, turned with the heading) or "pixels" (first person).
-    actions: "all" (the 540 of Jaderberg et al. 2019) or "small" (eleven of these).
-    maps: "train" or "held_out".
-    kind: "rooms", "open" or "both".
-    reward: 1 to a team and -1 to the other, at each capture ("captures") or at a win ("win").
+    `view`: "window" (planes of 11 × 11 cells around the player, who looks upward) or "pixels" (first person).
+    `actions`: "all" (the 540 actions of Jaderberg et al. 2019) or "small" (eleven of the 540).
+    `maps`: set of random maps, "train" or "held_out".
+    `kind`: kind of maps, "rooms", "open" or "both".
+    `reward`: "captures" (1 for a capture, -1 for one by the opponents) or "win" (1 for a won match, -1 for a lost one).
     """
 
     view: str = "window"
@@ -102,7 +102,7 @@ class World:
         return {"facts": Field((FACTS,), "float32"), "view": view}
 
     def arrays(self, n: int) -> Batch:
-        """Return the initial arrays of n matches of P seats (players). The last axis of positions is (x, y)."""
+        """Return new arrays for `n` matches with P seats (players). The last axis of positions is (x, y)."""
         N, P = self.size, self.seats
         return {
             "grid": np.zeros((n, N, N), np.uint8),
@@ -122,7 +122,7 @@ class World:
         }
 
     def composite(self, action: Tree) -> np.ndarray:
-        """Return composite actions, int64 [..., 6], for actions [...] of the small set or [..., 6] of the full set."""
+        """Convert actions to composite actions [..., 6]. Actions of the full set are composite already."""
         given = np.asarray(action, np.int64)
         return given if self.actions == "all" else np.asarray(SMALL, np.int64)[given]
 
@@ -158,7 +158,7 @@ def hits_wall(grid: np.ndarray, x: float, y: float) -> bool:
 
 @compiled
 def clear(grid: np.ndarray, x: float, y: float, to_x: float, to_y: float) -> bool:
-    """Tell whether no wall is on the line from (x, y), in a free cell, to (to_x, to_y). Corners do not block."""
+    """Tell whether no wall blocks the line from (x, y) to (to_x, to_y). The line may touch corners of walls."""
     c, r, dx, dy = int(x), int(y), to_x - x, to_y - y
     step_c, step_r = (1 if dx > 0 else -1), (1 if dy > 0 else -1)
     far = 2.0  # beyond the line's end, at 1
@@ -178,7 +178,7 @@ def clear(grid: np.ndarray, x: float, y: float, to_x: float, to_y: float) -> boo
 
 @compiled
 def moved(grid: np.ndarray, x: float, y: float, yaw: int, strafe: int, forward: int) -> tuple[float, float]:
-    """Return the point that a body at (x, y) reaches in one step. A wall stops the motion in x or in y."""
+    """Return the point that a body at (x, y) reaches in one step. A body slides along a wall in its way."""
     right, ahead = strafe - 1.0, forward - 1.0
     speed = SPEED * (_SLANTED if right and ahead else 1.0)
     to_x = x + speed * (ahead * COS[yaw] - right * SIN[yaw])
@@ -205,7 +205,7 @@ def move(s: FlagMatches, m: int, a: np.ndarray) -> None:
 
 @compiled
 def aimed_at(s: FlagMatches, m: int, p: int) -> int:
-    """Return the opponent that a tag by seat p hits: the nearest one in the line of fire, or -1 if there is none."""
+    """Return the nearest opponent in the line of fire of seat `p`, or -1 if a tag would hit no opponent."""
     at, z, yaw, pitch = s.at[m], s.z[m], s.yaw[m, p], s.pitch[m, p]
     P, best, nearest = len(at), -1, RANGE
     for q in range(P):
@@ -222,7 +222,7 @@ def aimed_at(s: FlagMatches, m: int, p: int) -> int:
 
 @compiled
 def _note(events: np.ndarray, p: int, what: int) -> None:
-    """Count, for all seats, that seat p picked up (what 0), captured (1) or returned (2) a flag."""
+    """Count an event of seat `p` for every seat. `what`: 0 for a flag picked up, 1 for captured, 2 for returned."""
     half = len(events) // 2
     for q in range(len(events)):
         same = (q < half) == (p < half)
@@ -231,7 +231,7 @@ def _note(events: np.ndarray, p: int, what: int) -> None:
 
 @compiled
 def _tags(s: FlagMatches, m: int, a: np.ndarray, events: np.ndarray, hit: np.ndarray) -> None:
-    """Apply the tags of a step. Write which seats (players) are hit into hit, bool [P], and count the events."""
+    """Apply the tags of a step, and count the events. Write whether each seat (player) was hit into `hit`, bool [P]."""
     loads, carrier = s.loads[m], s.carrier[m]
     hit[:] = False
     for p in range(len(loads)):
@@ -250,8 +250,7 @@ def _tags(s: FlagMatches, m: int, a: np.ndarray, events: np.ndarray, hit: np.nda
 
 @compiled
 def _put(at: np.ndarray, place: np.ndarray) -> None:
-    """Copy a point number by number. Assigning a slice would allocate an array, because slices might overlap."""
-    at[0], at[1] = place[0], place[1]
+    at[0], at[1] = place[0], place[1]  # assigning a slice would allocate an array
 
 
 @compiled
@@ -262,7 +261,7 @@ def _near(a: np.ndarray, b: np.ndarray) -> bool:
 
 @compiled
 def _touch(s: FlagMatches, m: int, events: np.ndarray) -> int:
-    """Apply returns, then pick-ups, then captures of flags. Return team 0's captures minus team 1's in this step."""
+    """Let players return, pick up and capture flags. Return the captures of team 0 minus those of team 1."""
     at, base, flag, flag_at, carrier = s.at[m], s.base[m], s.flag[m], s.flag_at[m], s.carrier[m]
     P, gained = len(at), 0
     for p in range(P):
@@ -306,8 +305,8 @@ def _come_back(s: FlagMatches, m: int, p: int) -> None:
 
 @compiled
 def step_matches(s: FlagMatches, action: np.ndarray, reward: np.ndarray, events: np.ndarray, hit: np.ndarray) -> None:
-    """Make one step of each match, in place, by actions int64 [n, P, 6]. Write the reward [n, P] and the events [n, P,
-    E]. hit: scratch array, bool [P].
+    """Make one step of each match, in place, by actions int64 [n, P, 6]. Write rewards into `reward` [n, P], and counts
+    of events into `events` [n, P, E]. `hit`: scratch array, bool [P].
     """
     P = s.at.shape[1]
     events[:] = 0.0
@@ -329,7 +328,7 @@ def step_matches(s: FlagMatches, action: np.ndarray, reward: np.ndarray, events:
 
 @compiled
 def begin_matches(s: FlagMatches) -> None:
-    """Put flags and players at their starting points. Maps must be drawn. Other arrays must be as in World.arrays."""
+    """Put flags and players at their starting points. The arrays must already contain the maps."""
     for m in range(len(s.at)):
         for team in range(2):
             _put(s.flag_at[m, team], s.base[m, team])

@@ -1,15 +1,13 @@
 """Capture the flag: observations of players, and images for people.
 
 A first-person image is drawn by casting one ray per column of pixels through the cells of the map. The field of view is
-90° horizontally and vertically.
+90° horizontally and vertically. A player's pitch moves the horizon up or down.
 
-With H = PIXELS_HALF, the ray of the pixel at column x and row r moves, per cell of depth, (x + 0.5 - H) / H cells to
-the right and (r + 0.5 - horizon) / H cells down. Depth is measured along the heading, not along the ray. Pitch moves
-the horizon. Inner loops run along rows, because the pixels of a row are neighbors in memory. Three rows describe the
-wall in a column: where the wall begins (`top`), where the dark strip at its top ends (`coping`), and where the wall
-ends (`bottom`).
+Depth is the distance along the player's heading, not along the ray. With H = PIXELS_HALF, the ray of the pixel in
+column x and row r moves, for each cell of depth, (x + 0.5 - H) / H cells to the right and (r + 0.5 - horizon) / H cells
+down. In each column, the wall reaches from row `top` to row `bottom`, with a dark strip from `top` to `coping`.
 
-If the red and the blue channel of an image are swapped, the teams are swapped. So neither team has a better image.
+The teams' colors differ only in that red and blue are swapped, so neither team has a better image.
 """
 
 from __future__ import annotations
@@ -34,10 +32,10 @@ uncounted = cached_njit(_nrt=False)  # no reference counts: these functions allo
 
 
 def _ways() -> tuple[np.ndarray, np.ndarray]:
-    """Return two arrays about the 120 cells around the middle of the window, nearest first.
+    """Return the lines of sight from the middle of the window to the other 120 cells, nearest cells first.
 
-    The first, int64 [120, 2], has the cell and the cell before it on the way from the middle. The second, float64 [120,
-    2, 2], has (ahead, right) of the cell and of the point half way to the cell before.
+    The first array, int64 [120, 2], has each cell and the cell before it on its line. The second array, float64 [120,
+    2, 2], has the coordinates (ahead, right) of the cell, and of the point half way to the cell before it.
     """
     cells = [(i, j) for i in range(SEEN) for j in range(SEEN) if (i, j) != (HALF, HALF)]
     cells.sort(key=lambda cell: max(abs(cell[0] - HALF), abs(cell[1] - HALF)))
@@ -56,14 +54,13 @@ _WAYS, _STEPS = _ways()
 
 @uncounted
 def _is_wall(grid: np.ndarray, x: float, y: float) -> bool:
-    """Tell whether a point is in a wall or off the map."""
     size = len(grid)
     return not (0.0 <= x < size and 0.0 <= y < size) or grid[int(y), int(x)] == WALL
 
 
 @uncounted
 def _look(grid: np.ndarray, x: float, y: float, yaw: int, out: np.ndarray) -> None:
-    """Write the planes `dark` and `wall` of a player at (x, y) into out, uint8 [planes, 121]."""
+    """Draw the planes "dark" (hidden cells) and "wall" of a player at (x, y) into `out`, uint8 [planes, 121]."""
     c, s = COS[yaw], SIN[yaw]
     for k in range(len(_WAYS)):
         cell, before = _WAYS[k, 0], _WAYS[k, 1]
@@ -80,7 +77,7 @@ def _look(grid: np.ndarray, x: float, y: float, yaw: int, out: np.ndarray) -> No
 
 @uncounted
 def _show(plane: np.ndarray, dark: np.ndarray, dx: float, dy: float, yaw: int) -> None:
-    """Mark a thing at the distance (dx, dy) from the player in a plane, if the player sees the thing's cell."""
+    """Mark the cell at the distance (dx, dy) from the player, unless it is dark or outside the window."""
     i = int(np.floor(HALF - (dx * COS[yaw] + dy * SIN[yaw]) + 0.5))
     j = int(np.floor(HALF + (dy * COS[yaw] - dx * SIN[yaw]) + 0.5))
     if 0 <= i < SEEN and 0 <= j < SEEN and not dark[i * SEEN + j]:
@@ -89,8 +86,8 @@ def _show(plane: np.ndarray, dark: np.ndarray, dx: float, dy: float, yaw: int) -
 
 @uncounted
 def draw_windows(s: FlagMatches, out: np.ndarray) -> None:
-    """Write every seat's window (view of the cells around the player) into out, uint8 [n, P, planes, 11, 11] of zeros.
-    The planes are ctf_rules.PLANES, with values 0 or SHOWN.
+    """Draw the cells around each player into `out`, uint8 [n, P, planes, 11, 11], which must be zeros. The planes are
+    ctf_rules.PLANES, with values 0 or SHOWN.
     """
     n, P = s.yaw.shape
     for m in range(n):
@@ -114,11 +111,11 @@ def draw_windows(s: FlagMatches, out: np.ndarray) -> None:
 
 @uncounted
 def know(s: FlagMatches, length: int, out: np.ndarray) -> None:
-    """Write the facts that each player observes besides its view into out, float32 [n, P, 12].
+    """Write everything that each player observes, except the view, into `out`, float32 [n, P, 12].
 
-    The facts are, in order: score difference / 5; remaining part of the match; whether the team's flag is at home,
-    carried, or dropped; the same of the opponents' flag; whether the player carries the opponents' flag; remaining part
-    of a reload; pitch / STEEPEST; height of the feet.
+    The 12 numbers are: score difference / 5; fraction of the match that is left; the state of the team's flag as
+    one-hot (home, carried, dropped); the state of the opponents' flag as one-hot; whether the player carries that flag;
+    fraction of the reload time that is left; pitch / STEEPEST; height of the feet in cells.
     """
     n, P = s.z.shape
     out[:] = 0.0
@@ -153,7 +150,7 @@ COLORS = np.array([[*bytes.fromhex(color)] for color in _HEX.split()], np.uint8)
 
 
 def _wall_colors() -> np.ndarray:
-    """Return wall colors, uint8 [near base (2: none), side hit by the ray, at a joint, shade, coping or below, RGB]."""
+    # axes of the result: base nearby (2: none), side hit by the ray, joint, shade, coping or below, RGB
     tint = np.array([(205, 125, 120), (120, 125, 205), (150, 145, 150)])[:, None, None, None, None]
     side = np.array([1.0, 0.72])[:, None, None, None, None]
     joint = np.array([1.0, 0.7])[:, None, None, None]
@@ -167,7 +164,7 @@ RAYS = (np.arange(PIXELS) + 0.5 - PIXELS_HALF) / PIXELS_HALF  # cells to the rig
 
 @compiled
 def draw_first_person(s: FlagMatches, out: np.ndarray) -> None:
-    """Draw each seat's first-person image into out, uint8 [n, P, 3, 84, 84], RGB."""
+    """Draw each seat's first-person image into `out`, uint8 [n, P, 3, 84, 84], RGB."""
     n, seats = s.z.shape
     depth, edges = np.empty(PIXELS), np.empty((3, PIXELS), np.uint8)
     paint, tiles = np.empty((2, 3, PIXELS), np.uint8), np.empty((3, PIXELS), np.uint8)
@@ -194,7 +191,7 @@ def draw_first_person(s: FlagMatches, out: np.ndarray) -> None:
 def _cast(
     view: tuple, grid: np.ndarray, base: np.ndarray, depth: np.ndarray, edges: np.ndarray, paint: np.ndarray
 ) -> None:
-    """Write the wall of each column: depth [84], edges [top, coping, bottom; 84], paint [coping, below; RGB; 84]."""
+    """Compute how each column shows a wall: `depth` [84], `edges` [3, 84], and colors `paint` [2, RGB, 84]."""
     x, y, eye, ahead_x, ahead_y, horizon = view
     for column in range(PIXELS):
         ray = RAYS[column]
@@ -221,8 +218,8 @@ def _cast(
 
 @compiled
 def _hit(grid: np.ndarray, x: float, y: float, right: float, down: float) -> tuple[float, int]:
-    """Return the distance along a ray from (x, y) to a wall or the map's end, and the side that is hit. The distance is
-    in multiples of (right, down). The side is 0 if it runs up and down the map, and 1 if it runs from left to right.
+    """Follow a ray in the direction (right, down) from (x, y) to a wall or the edge of the map. Return the ray's length
+    in multiples of (right, down), and the side that it hits: 0 for a vertical side on the map, 1 for a horizontal one.
     """
     by_x, by_y = abs(1 / right) if right != 0 else 1e30, abs(1 / down) if down != 0 else 1e30
     column, row = int(x), int(y)
@@ -244,7 +241,7 @@ def _hit(grid: np.ndarray, x: float, y: float, right: float, down: float) -> tup
 
 @compiled
 def _first(at: float) -> int:
-    """Return the first row (or column) of pixels whose middle is at or below (or to the right of) the number `at`."""
+    """Return the first pixel in a row or column whose center is at or beyond the coordinate `at`."""
     return ceil(min(max(at, 0.0), PIXELS + 0.0) - 0.5)
 
 
@@ -269,7 +266,7 @@ def _fill(view: tuple, edges: np.ndarray, paint: np.ndarray, tiles: np.ndarray, 
 
 @compiled
 def _tile(view: tuple, row: int, tiles: np.ndarray) -> None:
-    """Draw a row of the floor, a checkerboard of the map's cells, into tiles, uint8 [RGB, 84]."""
+    """Draw a row of pixels of the floor, a checkerboard of the map's cells, into `tiles`, uint8 [RGB, 84]."""
     x, y, eye, ahead_x, ahead_y, horizon = view
     t = eye * PIXELS_HALF / (row + 0.5 - horizon)
     unit = 1 << 20  # integers, so that four or eight pixels are computed at once
@@ -306,16 +303,15 @@ def _mark(view: tuple, center: np.ndarray, color: int, bottom: np.ndarray, pictu
 
 @compiled
 def _seen_from(view: tuple, place: np.ndarray) -> tuple[float, float]:
-    """Return the depth of a point in a view, and the point's distance to the right, in cells."""
+    """Return how far the point `place` lies ahead of the viewer, and how far to the right, in cells."""
     x, y = place[0] - view[0], place[1] - view[1]
     return x * view[3] + y * view[4], y * view[3] - x * view[4]
 
 
 @compiled
 def _find(view: tuple, at: np.ndarray, flag: np.ndarray, flag_at: np.ndarray, far: np.ndarray, what: np.ndarray) -> int:
-    """Find the players and standing flags in front of the viewer, farthest first. Return their count. Write their depth
-    into `far` and their number into `what`. Numbers are seats, then P and P + 1 for flags. The viewer, at depth 0, is
-    left out.
+    """Find the players and standing flags in front of the viewer, farthest first. Return their number. Write their
+    depths into `far`, and their numbers into `what`: a player's seat, or P and P + 1 for the flags.
     """
     seats, found = len(at), 0
     for thing in range(seats + 2):
@@ -337,7 +333,7 @@ def _find(view: tuple, at: np.ndarray, flag: np.ndarray, flag_at: np.ndarray, fa
 def _show_pixel(
     view: tuple, s: FlagMatches, m: int, thing: int, t: float, depth: np.ndarray, picture: np.ndarray
 ) -> None:
-    """Draw a player or a standing flag in each run of columns where no wall is nearer."""
+    """Draw a player or a standing flag, except in columns where a wall is nearer."""
     z, seats = s.z[m], s.z.shape[1]
     right = _seen_from(view, s.at[m, thing] if thing < seats else s.flag_at[m, thing - seats])[1]
     end, last = 0, _first(PIXELS_HALF + PIXELS_HALF * (right + WIDTH + CLOTH) / t)
@@ -385,10 +381,10 @@ def _flag(view: tuple, where: tuple, low: float, high: float, team: int, picture
 def _box(
     view: tuple, where: tuple, left: float, right: float, low: float, high: float, color: int, picture: np.ndarray
 ) -> None:
-    """Draw an upright rectangle, at least a pixel wide and high, between the columns that `where` allows.
+    """Draw an upright rectangle, at least one pixel wide and high. `where`: depth, position, first and last column.
 
-    left, right: cells from the middle of the player or flag.
-    low, high: cells above the floor.
+    `left`, `right`: edges, in cells from the middle of the player or flag.
+    `low`, `high`: edges, in cells above the floor.
     """
     eye, horizon = view[2], view[5]
     t, middle, begin, end = where
@@ -416,7 +412,7 @@ PLAYER, NOSE, SCREEN_CLOTH = 0.3, 0.45, 0.22  # in cells: a player's radius, dis
 
 
 def draw_match(s: Batch, m: int) -> np.ndarray:
-    """Return an image of match m, uint8 [H, W, 3]: the map, and to its right a row of first-person views per team."""
+    """Return an image of match `m`, uint8 [H, W, 3], with the map and the players' first-person views."""
     match = FlagMatches(*(x[m : m + 1] for x in FlagMatches.of(s)))
     seen = np.empty((1, match.yaw.shape[1], 3, PIXELS, PIXELS), np.uint8)
     draw_first_person(match, seen)

@@ -1,13 +1,13 @@
 """Rules of Go (Tromp and Taylor; Silver et al. 2017) as compiled functions on records. A record is an int8 array that
 holds a position and the history of the game.
 
-A record begins with the header and the cells, as in games/records.py. record[OWN] counts consecutive passes. From index
-game[BOARDS] follow the boards of the last EIGHT positions. The board of ply n is number n % EIGHT there. From index
-game[HASHES] follow uint64 hashes of all positions so far.
+A record begins with the header and the cells, as in games/records.py. record[OWN] counts consecutive passes. The boards
+of the last EIGHT positions begin at index game[BOARDS]. The board after n moves is number n % EIGHT of them. The uint64
+hashes of all positions so far begin at index game[HASHES].
 
-Each (color, cell) has a random number. The hash of a position is the sum of its stones' numbers modulo 2⁶⁴. The low ten
-bits of each number equal 1, so the low ten bits of a hash count the stones. This saves time, because a move that
-captures nothing can only repeat a position with one stone more than the present one.
+Each pair of a color and a cell has a random number. The hash of a position is the sum of its stones' numbers modulo
+2⁶⁴. The low ten bits of each number equal 1, so the low ten bits of a hash are the number of stones. A move without a
+capture adds one stone. For such a move, `legal` compares only hashes of positions with that number of stones.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ def longest(game: np.ndarray) -> int:
 
 @compiled
 def _hashes(game: np.ndarray, record: np.ndarray) -> np.ndarray:
-    """Return a view of the hashes of positions by ply, uint64 [longest]. The present position is at `ply(record)`."""
+    """Return a view of the hashes in a record, uint64. Index n is the position after n moves."""
     return record[game[HASHES] :].view(np.uint64)
 
 
 @inlined
 def _beside(n: int, cell: int, side: int) -> int:
-    """Return the cell above (side 0), to the left (1), to the right (2) or below (3) of a cell, or −1 off the board."""
+    """Return the cell next to `cell` on side 0 (above), 1 (left), 2 (right) or 3 (below), or −1 off the board."""
     if side == 0:
         return cell - n if cell >= n else -1
     if side == 1:
@@ -117,7 +117,7 @@ def _repeats(game: np.ndarray, record: np.ndarray, found: np.uint64) -> bool:
 
 @compiled
 def _one_stone_more(game: np.ndarray, record: np.ndarray, out: np.ndarray) -> int:
-    """Write the hashes of forbidden positions with one stone more than the present position. Return their number."""
+    """Write the hashes of forbidden positions with one more stone into `out`. Return their number."""
     last, hashes, n = ply(record), _hashes(game, record), 0
     if game[KO] == SIMPLE:
         first, step = last - 1, last + 1
@@ -133,7 +133,7 @@ def _one_stone_more(game: np.ndarray, record: np.ndarray, out: np.ndarray) -> in
 
 @compiled
 def _gone(at: int, width: int, groups: Groups, takes: bool, own: int) -> np.uint64:
-    """Sum the hash numbers of groups with the only liberty `at`: the opponent's groups if `takes`, else own ones."""
+    """Sum the hash numbers of groups whose only liberty is `at`: the opponent's if `takes`, else own groups."""
     total, last = np.uint64(0), (-1, -1, -1)  # last: groups that are counted already
     for beside in (at - width, at - 1, at + 1, at + width):
         stone, of = groups.board[beside], int(groups.group[beside])
@@ -146,7 +146,7 @@ def _gone(at: int, width: int, groups: Groups, takes: bool, own: int) -> np.uint
 
 @compiled
 def legal(game: np.ndarray, record: np.ndarray, out: np.ndarray) -> int:
-    """Write the legal actions in ascending order, the pass last, into out, int16 [actions]. Return their number."""
+    """Write the legal actions, in ascending order (the pass is last), into `out`. Return their number."""
     n, own, former = game[ROWS], record[0] + 1, np.empty(longest(game), np.uint64)
     groups, width = _find_groups(n, record), n + 2
     board, group, liberty, _ = groups
@@ -184,10 +184,10 @@ def legal(game: np.ndarray, record: np.ndarray, out: np.ndarray) -> int:
 
 @compiled
 def _flood(n: int, record: np.ndarray, cell: int, found: np.ndarray, stop: int) -> tuple[int, int]:
-    """Find the region of equal cells around `cell`, and write its cells into found, int16 [n²].
+    """Find the connected cells with the same content as `cell`. Write them into `found`, int16 [n²]. Return their
+    number, and flags of their neighbors: EMPTY, 2 for a stone of the first player, 4 for a stone of the second player.
 
-    Return the number of cells, and flags of the region's neighbors: EMPTY, 2 for a stone of the first player, 4 for one
-    of the second. Stop early after meeting a flag in `stop`.
+    If a neighbor has a flag in `stop`, the search ends early, with the cells found so far.
     """
     what, count, done, met = record[CELLS + cell], 1, 0, 0
     mark = what + 4
@@ -213,7 +213,7 @@ def _flood(n: int, record: np.ndarray, cell: int, found: np.ndarray, stop: int) 
 
 @compiled
 def _take(n: int, record: np.ndarray, cell: int, found: np.ndarray) -> np.uint64:
-    """Remove the group at `cell` if it has no liberty. Return the sum of the removed stones' hash numbers, else 0."""
+    """Remove the group at `cell` if it has no liberty. Return the sum of the removed stones' hash numbers."""
     stone, total = record[CELLS + cell], np.uint64(0)
     count, met = _flood(n, record, cell, found, EMPTY)
     for i in range(0 if met & EMPTY else count):
@@ -224,8 +224,8 @@ def _take(n: int, record: np.ndarray, cell: int, found: np.ndarray) -> np.uint64
 
 @compiled
 def _put(n: int, record: np.ndarray, cell: int) -> np.uint64:
-    """Place a stone of the player to move and remove captured stones. If none are captured and the new stone's group
-    has no liberty, remove this group. Return the change of the hash.
+    """Place a stone of the player to move, and remove captured stones. If the stone captures nothing and its group has
+    no liberty, remove this group. Return the change of the position's hash.
     """
     own, found = record[0] + 1, np.empty(n * n, np.int16)
     record[CELLS + cell] = own
@@ -241,7 +241,7 @@ def _put(n: int, record: np.ndarray, cell: int) -> np.uint64:
 
 @compiled
 def play(game: np.ndarray, record: np.ndarray, action: int) -> int:
-    """Make a legal move in a record, in place. Return GOES_ON, or WON, DRAWN or LOST for the player who moved."""
+    """Make a legal move in place. Return the result for the player who moved: GOES_ON, WON, DRAWN or LOST."""
     n, now, hashes = game[ROWS], ply(record), _hashes(game, record)
     cells, slot = n * n, game[BOARDS] + now % EIGHT * n * n
     for i in range(cells):
@@ -264,7 +264,9 @@ def play(game: np.ndarray, record: np.ndarray, action: int) -> int:
 
 @compiled
 def owners(game: np.ndarray, record: np.ndarray, out: np.ndarray) -> None:
-    """Write cells' owners into out, int8 [n²]: 1, 2, or 0 for an empty cell connected to both players or neither."""
+    """Write the owner of each cell (1, 2, or 0 for none) into `out`, int8 [n²]. An empty region belongs to a player if
+    it touches only this player's stones.
+    """
     n = game[ROWS]
     found = np.empty(n * n, np.int16)
     for cell in range(n * n):
@@ -278,7 +280,7 @@ def owners(game: np.ndarray, record: np.ndarray, out: np.ndarray) -> None:
 
 @compiled
 def area(game: np.ndarray, record: np.ndarray) -> int:
-    """Return the first player's area (stones, and empty cells connected to this player only) minus the second's."""
+    """Return the number of cells that the first player owns, minus the number that the second player owns."""
     out = np.empty(game[ROWS] * game[ROWS], np.int8)
     owners(game, record, out)
     return int(np.count_nonzero(out == 1) - np.count_nonzero(out == 2))
@@ -286,7 +288,7 @@ def area(game: np.ndarray, record: np.ndarray) -> int:
 
 @compiled
 def write_planes(game: np.ndarray, record: np.ndarray, out: np.ndarray) -> None:
-    """Write the network's input into out [17, n, n].
+    """Write the network's input into `out` [17, n, n].
 
     For the present position and the seven before it, newest first, there are two planes: the stones of the player to
     move, and the opponent's stones. The last plane is 1 if the first player is to move, else 0.
@@ -308,9 +310,9 @@ def write_planes(game: np.ndarray, record: np.ndarray, out: np.ndarray) -> None:
 
 @compiled
 def read_planes(game: np.ndarray, planes: np.ndarray, records: np.ndarray) -> None:
-    """Write the positions that planes, bool [m, 17, n²], show, and the seven before each, into records of zeros.
+    """Restore records from `planes`, bool [m, 17, n²]. `records` must be zeros.
 
-    Planes lack the ply. Use the number of stones, but at least EIGHT, plus one if the player to move requires it.
+    Planes do not show the number of moves. It is estimated from the number of stones, and is at least EIGHT.
     """
     cells = game[ROWS] * game[ROWS]
     for i in range(len(records)):

@@ -1,9 +1,9 @@
 """The lane game, a small MOBA (multiplayer online battle arena), as an environment, and scripted players (bots) at four
 levels.
 
-A bot needs no memory. Its action depends only on the match's state, the bot's seat (player number), and random numbers
-that are hashed from both. Bots walk along a lane and attack enemies that they see. How often and how well a bot decides
-depends on its level.
+A bot has no memory. It chooses its action from the match's state, its seat (player number), and pseudo-random numbers
+that are computed from both. Bots walk along a lane and attack enemies that they see. The level of a bot sets how often
+and how well the bot decides.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ BOTS = ("level1", "level2", "level3", "level4")
 
 @dataclass(frozen=True)
 class LaneGame(LaneWorld, Toy):
-    """The lane game. A match is terminated when a core (main building) has fallen, or after `length` steps. The options
-    are those of LaneWorld.
+    """The lane game. LaneWorld lists the options. A match is terminated when a core (main building) has fallen, or
+    after `length` steps.
     """
 
     events = (*moba_views.EVENTS, *moba_views.SHARES)
@@ -41,7 +41,7 @@ class LaneGame(LaneWorld, Toy):
 
     @cached_property
     def _weights(self) -> np.ndarray:
-        """Factor of shaped rewards for each age of a match, float64 [length + 1]."""
+        """Factor of shaped rewards at each age of a match, float64 [length + 1]."""
         return np.asarray(moba_views.DECAY ** (np.arange(self.length + 1) / moba_views.DECAY_TIME))
 
     def reset(self, draw: Draw, n: int) -> Arrays:
@@ -69,9 +69,8 @@ class LaneGame(LaneWorld, Toy):
         return {**s, "here": ~ended}, {**row, "terminated": ended, "truncated": np.zeros_like(ended)}
 
     def _lead(self, s: Arrays) -> tuple[np.ndarray, np.ndarray]:
-        """Return which side is ahead and whether the match ends, two arrays [n]. The first is 1 where side 0 is ahead,
-        and -1 where side 1 is. A fallen core decides who is ahead. Otherwise, the total health of cores and towers
-        decides.
+        """Return the side that is ahead in each match (1: side 0, -1: side 1, 0: neither), and whether each match ends.
+        A side whose core has fallen is behind. Otherwise, the side with more total health of cores and towers is ahead.
         """
         half, team = s["units"].shape[1] // 2, self.team
         health = s["units"][:, :, w.HEALTH].reshape(-1, 2, half)
@@ -80,10 +79,10 @@ class LaneGame(LaneWorld, Toy):
         return np.sign(standing[:, 0] - standing[:, 1]), fallen.any(1) | (s["age"] >= self.length)
 
     def shaped(self, events: np.ndarray, age: np.ndarray) -> np.ndarray:
-        """Return shaped rewards [n, P] of events [n, P, 11] at ages [n] of the matches, not yet averaged over teams.
+        """Return each seat's shaped reward [n, P], for `events` [n, P, 11] in matches of ages [n].
 
-        The reward of seat i is ρ_i - mean_j∈enemies ρ_j, so rewards sum to 0 over all seats. ρ_i is the sum of the
-        seat's events times REWARDS. All terms but the win decay by 0.6^(t / 10 min).
+        A seat's score ρ is the sum of its events times REWARDS. At time t, all terms of ρ but the win are multiplied by
+        0.6^(t / 10 min). The reward is ρ minus the mean ρ of the enemies, so rewards sum to 0 over all seats.
         """
         shaped = np.zeros(events.shape[:2])
         for k, name in enumerate(moba_views.EVENTS[1:], 1):
@@ -93,7 +92,7 @@ class LaneGame(LaneWorld, Toy):
         return np.asarray(teams - teams.mean(2, keepdims=True)[:, ::-1]).reshape(reward.shape)
 
     def legal(self, s: Arrays) -> Tree:
-        """Return masks of legal actions: primary, bool [n, P, 8], and unit for each primary, bool [n, P, 8, rows]."""
+        """Return masks of legal actions: "primary", bool [n, P, 8], and "unit", bool [n, P, 8, rows]."""
         masks = {k: np.empty((*s["here"].shape, *field.shape), bool) for k, field in self.legality.items()}
         w.legal_actions(w.LaneMatches.of(s), masks["primary"], masks["unit"])
         return masks
@@ -136,7 +135,7 @@ SKILLS = (
 
 @compiled
 def _draw(key: np.uint64, p: int, age: int) -> float:
-    """Return a random number, uniform in [0, 1), which is hashed from a match's key, a seat and an age."""
+    """Return a pseudo-random number in [0, 1), computed from a match's key, a seat and an age."""
     mixed = _mix(key * SPLITMIX + np.uint64(p)) + np.uint64(age) * SPLITMIX
     return np.int64(_mix(mixed) >> np.uint64(11)) * 2.0**-53
 
@@ -145,9 +144,9 @@ def _draw(key: np.uint64, p: int, age: int) -> float:
 def _choose_enemy(
     units: np.ndarray, team: int, seen: np.ndarray, p: int, first: int, last: int, reach: int, most: int, weakest: bool
 ) -> int:
-    """Return the nearest enemy that seat p can attack, or with `weakest` the weakest one. Return -1 if there is none.
+    """Return the nearest (if `weakest`, the weakest) enemy that seat `p` can attack, or -1 if no enemy fits.
 
-    The enemy must be among units first … last-1 of its side, within `reach`, and have at most `most` health.
+    An enemy fits if it is unit `first` to `last` - 1 of its side, within `reach`, and has at most `most` health.
     """
     u, theirs, best, least = w.unit_of(units, team, p), (len(units) // 2 if p < team else 0), -1, 0
     for v in range(theirs + first, theirs + last):
@@ -161,7 +160,7 @@ def _choose_enemy(
 
 @compiled
 def _move(units: np.ndarray, team: int, p: int, x: int, y: int, out: np.ndarray) -> None:
-    """Write a move toward (x, y) into out: the offset at that point, or the farthest offset in its direction."""
+    """Write a move toward (x, y) into `out`. If the point is too far for one move, move in its direction."""
     u = w.unit_of(units, team, p)
     dx, dy = (x - units[u, w.X]) * (1 if p < team else -1), y - units[u, w.Y]
     far = max(math.sqrt(dx * dx + dy * dy) / (MIDDLE * w.CELL), 1.0)
@@ -171,7 +170,7 @@ def _move(units: np.ndarray, team: int, p: int, x: int, y: int, out: np.ndarray)
 
 @compiled
 def _name(shown: np.ndarray, primary: int, v: int, out: np.ndarray) -> None:
-    """Write action `primary` aimed at unit v into out, unless no row of `shown`, int16 [rows], shows v."""
+    """Write the action `primary`, aimed at unit `v`, into `out`. Do nothing if `v` is not in `shown`."""
     for i in range(len(shown)):
         if shown[i] == v:
             out[0], out[1] = primary, i
@@ -180,7 +179,7 @@ def _name(shown: np.ndarray, primary: int, v: int, out: np.ndarray) -> None:
 
 @compiled
 def _go_on(units: np.ndarray, heroes: np.ndarray, shown: np.ndarray, p: int, out: np.ndarray) -> None:
-    """Repeat the last action of seat p. If the action was aimed at an enemy, write an attack on that enemy."""
+    """Repeat the last action of seat `p`. If it was aimed at an enemy, attack the enemy."""
     team, primary, v = len(heroes) // 2, heroes[p, w.PRIMARY], np.int64(heroes[p, w.AIM])
     if w.can_attack(units, team, p, v):
         _name(shown, np.int64(w.ATTACK), v, out)
@@ -190,7 +189,7 @@ def _go_on(units: np.ndarray, heroes: np.ndarray, shown: np.ndarray, p: int, out
 
 @compiled
 def _cast(s: w.LaneMatches, m: int, p: int, out: np.ndarray) -> bool:
-    """Write the use of a helpful ability into out, if there is one. Return whether there is one."""
+    """Use an ability if one helps: write the action into `out`, and return True. Otherwise, return False."""
     units, heroes, seen, shown, age = s.units[m], s.heroes[m], s.seen[m], s.shown[m, p], s.age[m]
     team, half = len(heroes) // 2, len(units) // 2
     u, creeps = w.unit_of(units, team, p), team + w.SLOTS * w.count_lanes(units, team)
@@ -217,7 +216,7 @@ def _cast(s: w.LaneMatches, m: int, p: int, out: np.ndarray) -> bool:
 
 @compiled
 def _under_tower(units: np.ndarray, team: int, p: int) -> bool:
-    """Tell whether seat p is close to an enemy tower's range while no creep of its side is in this range."""
+    """Tell whether seat `p` is near an enemy tower that has no creeps of the seat's side in its range."""
     half, u = len(units) // 2, w.unit_of(units, team, p)
     lanes, own = w.count_lanes(units, team), u // half * half
     creeps = team + w.SLOTS * lanes
@@ -233,7 +232,7 @@ def _under_tower(units: np.ndarray, team: int, p: int) -> bool:
 
 @compiled
 def _advance(units: np.ndarray, team: int, p: int, lane: int, careful: bool, out: np.ndarray) -> None:
-    """Write a move along a lane: if careful, to the foremost creep or the side's outer tower, else to its end."""
+    """Move along a lane. A careful hero stays behind creeps or at its tower, others go toward the enemy core."""
     side, half = p // team, len(units) // 2
     y, ahead, lanes = w.FIRST_LANE + w.LANE_APART * lane, w.OUTER_X, w.count_lanes(units, team)
     first = side * half + team + w.SLOTS * lane
@@ -250,7 +249,7 @@ def _advance(units: np.ndarray, team: int, p: int, lane: int, careful: bool, out
 
 @compiled
 def _think(s: w.LaneMatches, m: int, p: int, skill: LaneSkill, out: np.ndarray) -> None:
-    """Choose an action for seat p, and write it into out, int64 [4], which is zeros at first."""
+    """Choose an action for seat `p`, and write it into `out`, int64 [4], which must be zeros."""
     units, heroes, seen, shown, age = s.units[m], s.heroes[m], s.seen[m], s.shown[m, p], s.age[m]
     team = len(heroes) // 2
     u, lanes, hit = w.unit_of(units, team, p), w.count_lanes(units, team), w.strength(heroes, p)
@@ -282,7 +281,7 @@ def _think(s: w.LaneMatches, m: int, p: int, skill: LaneSkill, out: np.ndarray) 
 def choose_lane_actions(
     s: w.LaneMatches, match: np.ndarray, seat: np.ndarray, skill: LaneSkill, repeat: int, out: np.ndarray
 ) -> None:
-    """Write an action for each player into out, int64 [n, 4]. Players are given by match and seat, int64 [n] each."""
+    """Write each player's action into `out`, int64 [n, 4]. Player i has seat `seat[i]` in match `match[i]`."""
     out[:] = 0
     for i in range(len(match)):
         m, p = match[i], seat[i]

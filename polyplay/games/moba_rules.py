@@ -1,8 +1,8 @@
 """The lane game: rules, compiled for many matches at once, and the starts of matches.
 
-In a step, new creeps come, heroes return and recover, and creeps and towers choose targets. Then heroes heal, hit, and
-move, in this order. Then creeps and towers act. Finally, units without health die. Units act on the state before the
-first action of the step.
+A step has four stages. First, new creeps come, heroes return and recover, and creeps and towers choose targets. Then
+heroes heal, hit, and move, in this order. Then creeps and towers act. Then units without health die. All units see the
+state after the first stage, not the effects of other units' actions in the same step.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from polyplay.games.toys import Arrays, Draw
 
 @compiled
 def send_wave(units: np.ndarray, team: int, wave: np.ndarray) -> None:
-    """Add new creeps at each core, for each lane, in free slots. wave: full health of new creeps, int32 [2, lanes]."""
+    """Add new creeps at each core, for each lane. `wave`: full health of the creeps, int32 [2, lanes]."""
     half, lanes = len(units) // 2, wave.shape[1]
     for side in range(2):
         for lane in range(lanes):
@@ -32,8 +32,8 @@ def send_wave(units: np.ndarray, team: int, wave: np.ndarray) -> None:
 
 @compiled
 def _nearest(units: np.ndarray, u: int, targets: np.ndarray, first: int, last: int, reach: int) -> int:
-    """Return the unit nearest to unit u within `reach`, or -1. The candidates are targets[first:last], rows (x, y,
-    unit).
+    """Return the unit nearest to unit `u`, or -1 if none is within `reach`. The candidates are targets[first:last],
+    with rows (x, y, unit).
     """
     best, least, x, y = -1, reach * reach + 1, np.int64(units[u, w.X]), np.int64(units[u, w.Y])
     for k in range(first, last):
@@ -46,7 +46,7 @@ def _nearest(units: np.ndarray, u: int, targets: np.ndarray, first: int, last: i
 
 @compiled
 def choose_targets(units: np.ndarray, team: int) -> None:
-    """Set the target of each creep, the nearest enemy, and of each tower, the nearest enemy creep, else hero."""
+    """Let creeps target the nearest enemy, and towers the nearest creep. If no creep is near, towers target heroes."""
     half, targets = len(units) // 2, np.empty((len(units), 3), np.int64)
     creeps = team + w.SLOTS * w.count_lanes(units, team)
     for own in (0, half):
@@ -101,7 +101,7 @@ def act_creeps(was: np.ndarray, units: np.ndarray, team: int, killer: np.ndarray
 
 @compiled
 def spawn_of(units: np.ndarray, team: int, p: int) -> tuple[int, int]:
-    """Return the point (x, y) where seat p's hero starts, and returns after its death."""
+    """Return the point (x, y) at which the hero of seat `p` starts, and to which it returns after its death."""
     side, y = (1 if p >= team else 0), w.middle(w.count_lanes(units, team))
     return w.forward(side, np.int64(w.SPAWN_X)), y + (2 * (p - side * team) - team + 1) * w.SPREAD
 
@@ -131,7 +131,6 @@ def recover(units: np.ndarray, heroes: np.ndarray, age: int) -> None:
 
 @compiled
 def _pay(heroes: np.ndarray, p: int, primary: int, age: int) -> None:
-    """Pay for using the ability `primary`: subtract its mana, and set the age when it is ready again."""
     bolt, blast = primary == w.CAST_BOLT, primary == w.CAST_BLAST
     heroes[p, w.MANA] -= w.BOLT_MANA if bolt else w.BLAST_MANA if blast else w.HEAL_MANA
     heroes[p, primary - w.CAST_BOLT + w.BOLT] = age + (w.BOLT_WAIT if bolt else w.BLAST_WAIT if blast else w.HEAL_WAIT)
@@ -156,7 +155,7 @@ def _blast(was: np.ndarray, units: np.ndarray, team: int, killer: np.ndarray, p:
 
 @compiled
 def _hit(was: np.ndarray, units: np.ndarray, heroes: np.ndarray, killer: np.ndarray, p: int, age: int) -> None:
-    """Let seat p's hero hit, by an attack or by a bolt or blast that is ready."""
+    """Carry out the attack, bolt or blast of the hero of seat `p`, if the target can be hit."""
     team, primary = len(heroes) // 2, np.int64(heroes[p, w.PRIMARY])
     u, v = w.unit_of(units, team, p), np.int64(heroes[p, w.AIM])
     if primary == w.ATTACK:
@@ -173,7 +172,6 @@ def _hit(was: np.ndarray, units: np.ndarray, heroes: np.ndarray, killer: np.ndar
 
 @compiled
 def _walk(was: np.ndarray, units: np.ndarray, heroes: np.ndarray, p: int) -> None:
-    """Move seat p's hero as its action says."""
     team = len(heroes) // 2
     u, v, primary = w.unit_of(units, team, p), np.int64(heroes[p, w.AIM]), heroes[p, w.PRIMARY]
     if primary == w.MOVE:
@@ -195,7 +193,7 @@ def _walk(was: np.ndarray, units: np.ndarray, heroes: np.ndarray, p: int) -> Non
 def act_heroes(
     was: np.ndarray, units: np.ndarray, heroes: np.ndarray, killer: np.ndarray, t: int, repeat: int, age: int
 ) -> None:
-    """Let all heroes heal, then all hit, then all move. This is step t (from 0) of the `repeat` steps of an action."""
+    """Let all heroes heal, then all hit, then all move. `t`: number of the step since the action was chosen."""
     team = len(heroes) // 2
     for stage in range(3):
         for p in range(len(heroes)):
@@ -221,7 +219,7 @@ WIN, DEATH, LEARNT, EARNED, HEALED, CHARGED, KILLED_HERO, LAST_HIT, OUTER_TOWER,
 
 @compiled
 def _learn(units: np.ndarray, heroes: np.ndarray, u: int, side: int, amount: int) -> None:
-    """Share `amount` of experience among a side's living heroes near unit u, and raise their levels."""
+    """Divide `amount` of experience among a side's living heroes near unit `u`, and update their levels."""
     team = len(heroes) // 2
     near = 0
     for p in range(side * team, side * team + team):
@@ -243,7 +241,7 @@ def _learn(units: np.ndarray, heroes: np.ndarray, u: int, side: int, amount: int
 
 @compiled
 def _die(units: np.ndarray, heroes: np.ndarray, events: np.ndarray, u: int, by: int, age: int) -> bool:
-    """Apply the death of unit u, and return whether it was a core. by: seat (player) that killed the unit, or -1."""
+    """Apply the death of unit `u`, and return whether it was a core. `by`: seat that killed the unit, or -1."""
     team, half = len(heroes) // 2, len(units) // 2
     side, gold, learnt = (1 if u >= half else 0), 0, 0
     kind = u - side * half
@@ -267,14 +265,14 @@ def _die(units: np.ndarray, heroes: np.ndarray, events: np.ndarray, u: int, by: 
 
 @compiled
 def worth_of_health(part: float) -> float:
-    """Return (x + 1 - (1 - x)⁴) / 2, x being the part of full health. It rises fastest near 0 (Berner et al. 2019)."""
+    """Return (x + 1 - (1 - x)⁴) / 2 for a fraction x of full health (Berner et al. 2019)."""
     lost = (1.0 - part) * (1.0 - part)
     return (part + 1.0 - lost * lost) / 2.0
 
 
 @compiled
 def _count(units: np.ndarray, heroes: np.ndarray, events: np.ndarray, sign: float) -> None:
-    """Add `sign` times each seat's totals to events. With -1 before and 1 after steps, events become the changes."""
+    """Add each seat's totals, multiplied by `sign`, to `events`."""
     team, half = len(heroes) // 2, len(units) // 2
     lanes = w.count_lanes(units, team)
     for side in range(2):
@@ -297,7 +295,7 @@ def _count(units: np.ndarray, heroes: np.ndarray, events: np.ndarray, sign: floa
 
 @compiled
 def _order(heroes: np.ndarray, shown: np.ndarray, action: np.ndarray) -> None:
-    """Store actions, int64 [P, 4], and the units at which they aim. shown: the unit in each row, int16 [P, rows]."""
+    """Store the heroes' actions, int64 [P, 4], and the units at which they aim."""
     for p in range(len(heroes)):
         for part in range(4):
             heroes[p, w.PRIMARY + part] = action[p, part]
@@ -306,14 +304,14 @@ def _order(heroes: np.ndarray, shown: np.ndarray, action: np.ndarray) -> None:
 
 @compiled
 def step_lanes(s: w.LaneMatches, action: np.ndarray, repeat: int, events: np.ndarray) -> None:
-    """Make `repeat` steps of each match, in place, by actions int64 [n, P, 4]. Add to events, float64 [n, P, 11], which
-    are zeros at first. A match stops when a core has fallen.
+    """Make `repeat` steps of each match, in place, by actions int64 [n, P, 4]. Add the counts of events to `events`,
+    float64 [n, P, 11], which must be zeros. A match stops when a core has fallen.
     """
     team, killer, age = s.heroes.shape[1] // 2, np.empty(s.units.shape[1], np.int64), s.age
     for m in range(len(age)):
         units, heroes = s.units[m], s.heroes[m]
         _order(heroes, s.shown[m], action[m])
-        _count(units, heroes, events[m], -1.0)
+        _count(units, heroes, events[m], -1.0)  # the call after the steps adds the new totals
         for t in range(repeat):
             age[m] += 1
             if age[m] % w.WAVE_TIME == 1:
@@ -336,7 +334,7 @@ def step_lanes(s: w.LaneMatches, action: np.ndarray, repeat: int, events: np.nda
 
 @compiled
 def begin_lanes(units: np.ndarray, heroes: np.ndarray) -> None:
-    """Put all units at their starting points. Heroes' full health (MOST) must be set; all else must be as at first."""
+    """Put all units at their starting points. The heroes' full health (column MOST) must be set before."""
     team, half = heroes.shape[1] // 2, units.shape[1] // 2
     units[:, :, w.TARGET], heroes[:, :, w.AIM], heroes[:, :, w.LEVEL] = -1, -1, 1
     for m in range(len(units)):
@@ -357,7 +355,7 @@ def begin_lanes(units: np.ndarray, heroes: np.ndarray) -> None:
 
 
 def start_matches(world: LaneWorld, s: Arrays, draw: Draw) -> None:
-    """Write the starts of new matches into s, which holds the initial arrays of LaneWorld.arrays."""
+    """Write the initial states of new matches into `s`, arrays made by LaneWorld.arrays."""
     units, n = s["units"], len(s["units"])
     for u in heroes_of(world, units):
         units[:, u, w.MOST] = w.HEALTH_AT_FIRST * _unlike(world, draw, n)
@@ -380,7 +378,7 @@ def heroes_of(world: LaneWorld, units: np.ndarray) -> list[int]:
 
 
 def _unlike(world: LaneWorld, draw: Draw, n: int) -> np.ndarray:
-    """Return a random factor of health for each of n matches. It is 1 if `randomize` is 0."""
+    """Return a random factor of health for each of `n` matches. If `randomize` is 0, all factors are 1."""
     return 1.0 + w.LOT * world.randomize * (2.0 * draw() - 1.0) if world.randomize else np.ones(n)
 
 
@@ -399,7 +397,7 @@ def _grow(world: LaneWorld, s: Arrays, draw: Draw) -> None:
 
 
 def _spread(world: LaneWorld, s: Arrays, draw: Draw) -> None:
-    """Place heroes at random points on their way to the enemy core. Some are dead and return later."""
+    """Place heroes at random points on their way to the enemy core. Some heroes start dead, and return later."""
     units, chance = s["units"], world.randomize
     for p, u in enumerate(heroes_of(world, units)):
         x = w.SPAWN_X + (chance * draw() * (w.WIDTH - w.CORE_X - w.SPAWN_X)).astype(np.int64)
@@ -413,7 +411,7 @@ def _spread(world: LaneWorld, s: Arrays, draw: Draw) -> None:
 
 
 def _wear(world: LaneWorld, units: np.ndarray, draw: Draw) -> None:
-    """Reduce the health of buildings at random, in each lane from the outer tower inward. The sides differ a little."""
+    """Damage buildings at random. In each lane, the outer tower loses health first, then the inner tower."""
     half, both = units.shape[1] // 2, [w.WORN * draw() for _ in range(world.lanes)]
     for side in range(2):
         first, gone = side * half + world.team + w.SLOTS * world.lanes, np.zeros(len(units))

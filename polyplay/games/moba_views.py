@@ -21,7 +21,7 @@ RETURN_MOST = w.RETURN_TIME + w.RETURN_A_LEVEL * w.TOP_LEVEL
 
 @compiled
 def _see(units: np.ndarray, team: int, seen: np.ndarray, eyes: np.ndarray) -> None:
-    """Write whether the enemy side sees each unit into seen, bool [U]. eyes: scratch, int64 [U, 3]."""
+    """Write whether the enemy side sees each unit into `seen`, bool [U]. `eyes`: scratch array, int64 [U, 3]."""
     half = len(units) // 2
     creeps = team + w.SLOTS * w.count_lanes(units, team)
     for side in range(2):
@@ -46,9 +46,8 @@ def _see(units: np.ndarray, team: int, seen: np.ndarray, eyes: np.ndarray) -> No
 def _list_creeps(
     units: np.ndarray, team: int, side: int, seen: np.ndarray, known: np.ndarray, keys: np.ndarray, shown: np.ndarray
 ) -> None:
-    """Write the creeps that a side sees into the rows of the side's seats (players) in shown, int16 [P, rows]. Nearest
-    creeps come first. If equally near, the side's creeps come before the enemy's. known, keys: scratch arrays, int64
-    [U].
+    """List the creeps that a side sees, nearest first, in `shown`, int16 [P, rows]. Each row of a seat's observation
+    shows one unit. At equal distances, the side's own creeps come first. `known`, `keys`: scratch arrays, int64 [U].
     """
     half, creeps, n = len(units) // 2, w.SLOTS * w.count_lanes(units, team), 0
     for first in (side * half + team, half - side * half + team):
@@ -73,7 +72,7 @@ def _list_creeps(
 
 @compiled
 def _list_others(units: np.ndarray, team: int, side: int, seen: np.ndarray, shown: np.ndarray) -> None:
-    """Write the heroes and buildings that a side sees into the rows of the side's seats in shown, int16 [P, rows]."""
+    """List the heroes and buildings that a side sees in `shown`, int16 [P, rows]."""
     half, lanes = len(units) // 2, w.count_lanes(units, team)
     own, allies, buildings = side * half, max(team - 1, 1), 2 * lanes + 1
     for p in range(side * team, side * team + team):
@@ -93,7 +92,7 @@ def _list_others(units: np.ndarray, team: int, side: int, seen: np.ndarray, show
 
 @compiled
 def look(s: w.LaneMatches) -> None:
-    """Compute `seen` and `shown` of each match from the other arrays. Without allies, their row does not change."""
+    """Compute which units each side sees (`seen`), and which unit each row of an observation shows (`shown`)."""
     team, U = s.heroes.shape[1] // 2, s.units.shape[1]
     eyes, known, keys = np.empty((U, 3), np.int64), np.empty(U, np.int64), np.empty(U, np.int64)
     for m in range(len(s.units)):
@@ -110,16 +109,15 @@ LaneSight = namedtuple("LaneSight", "own allies enemies creeps towers last_actio
 
 @compiled
 def _left(until: int, age: int) -> int:
-    """Return the steps until the age `until`, for an action that begins at `age`, or 0 if that age has passed."""
-    return max(until - age - 1, 0)
+    return max(until - age - 1, 0)  # an action at this age takes effect at age + 1
 
 
 @compiled
 def _know(units: np.ndarray, heroes: np.ndarray, age: int, facts: np.ndarray) -> None:
-    """Write the facts of each unit that look the same to all seats (players) into facts, float32 [U, 6].
+    """Write the features of each unit that are the same for all observers into `facts`, float32 [U, 6].
 
-    Heroes have the columns of moba_world.HERO from `health`. Creeps have their health. Buildings have their health,
-    their kind, and whether they can be hurt.
+    A hero's features are the columns of moba_world.HERO from "health" on. A creep's only feature is its health. A
+    building's features are its health, its kind, and whether it can be hurt.
     """
     team, half = len(heroes) // 2, len(units) // 2
     towers = 2 * w.count_lanes(units, team)
@@ -139,8 +137,8 @@ def _know(units: np.ndarray, heroes: np.ndarray, age: int, facts: np.ndarray) ->
 
 @compiled
 def _lead_of(units: np.ndarray, team: int) -> float:
-    """Return side 0's lead in total health of buildings, which decides a match that ends by time. It lies between -1
-    and 1, and is 0.5 for a quarter of a tower.
+    """Return side 0's lead in total health of buildings, scaled to lie between -1 and 1. This lead decides a match that
+    reaches its time limit.
     """
     half, first, ahead = len(units) // 2, team + w.SLOTS * w.count_lanes(units, team), 0
     for k in range(first, half):
@@ -150,7 +148,7 @@ def _lead_of(units: np.ndarray, team: int) -> float:
 
 @compiled
 def _show_own(units: np.ndarray, heroes: np.ndarray, facts: np.ndarray, p: int, age: int, out: np.ndarray) -> None:
-    """Write the facts of seat p's own hero into out, in the order of moba_world.OWN. Age and lead are left out."""
+    """Write the features of seat p's own hero, except age and lead, into `out`, in the order of moba_world.OWN."""
     team, h = len(heroes) // 2, heroes[p]
     u, level, y = w.unit_of(units, team, p), h[w.LEVEL], w.middle(w.count_lanes(units, team))
     side = 1 if p >= team else 0
@@ -168,7 +166,7 @@ def _show_own(units: np.ndarray, heroes: np.ndarray, facts: np.ndarray, p: int, 
 
 @compiled
 def _show_action(hero: np.ndarray, out: np.ndarray) -> None:
-    """Write a hero's last action into out: primary as one-hot, offset, delay."""
+    """Write a hero's last action into `out`: primary as one-hot, then offset ahead and aside, then delay."""
     out[hero[w.PRIMARY]] = 1.0
     out[8] = (hero[w.OFFSET] % w.OFFSETS - w.OFFSETS // 2) / (w.OFFSETS // 2)
     out[9] = (hero[w.OFFSET] // w.OFFSETS - w.OFFSETS // 2) / (w.OFFSETS // 2)
@@ -177,7 +175,7 @@ def _show_action(hero: np.ndarray, out: np.ndarray) -> None:
 
 @compiled
 def _show(units: np.ndarray, facts: np.ndarray, u: int, v: int, first: int, n: int, out: np.ndarray) -> None:
-    """Write a row about unit v, as unit u sees it: 1, distances ahead and aside, and n facts from column `first`."""
+    """Write what hero `u` sees of unit `v` into `out`: "there", "dx" and "dy", then `n` features from `facts`."""
     ahead = (1.0 / w.NEAR) if u < len(units) // 2 else -(1.0 / w.NEAR)
     out[0], out[1] = 1.0, (units[v, w.X] - units[u, w.X]) * ahead
     out[2] = (units[v, w.Y] - units[u, w.Y]) * (1.0 / w.NEAR)
@@ -187,7 +185,7 @@ def _show(units: np.ndarray, facts: np.ndarray, u: int, v: int, first: int, n: i
 
 @compiled
 def observe(s: w.LaneMatches, length: int, seen: LaneSight) -> None:
-    """Write the observations of all seats (players) into `seen`, which are zeros at first."""
+    """Write the observations of all seats (players) into the arrays of `seen`, which must be zeros."""
     team, U, facts = s.heroes.shape[1] // 2, s.units.shape[1], np.empty((s.units.shape[1], 6), np.float32)
     allies, enemies, creeps, towers = seen.allies, seen.enemies, seen.creeps, seen.towers
     A, C, T = allies.shape[2], creeps.shape[2], towers.shape[2]
@@ -279,7 +277,6 @@ def draw_lanes(s: Batch, m: int) -> np.ndarray:
 
 
 def _road(out: np.ndarray, y: int, lane_y: int) -> None:
-    """Draw a lane from core to core."""
     ends = [(w.CORE_X, y), (w.TURN_X, lane_y), (w.WIDTH - w.TURN_X, lane_y), (w.WIDTH - w.CORE_X, y)]
     for (x0, y0), (x1, y1) in itertools.pairwise(ends):
         for part in np.linspace(0.0, 1.0, 400):

@@ -2,9 +2,9 @@
 
 Arrays hold the states of many matches. Rules are in moba_rules. Observations and rewards are in moba_views.
 
-All numbers are integers. Lengths are in thousandths of a cell, and times in steps. If something becomes possible at a
-later time, the match's age at that time is stored. x leads from the base of side 0 to the base of side 1, and y from
-one edge of the map to the other. A map equals its mirror image in x. Each side sees the map from its own base.
+All values in the arrays are integers. Lengths are in thousandths of a cell, and times in steps. For a waiting time, the
+arrays hold the age of the match at which the wait ends. The x axis leads from the base of side 0 to the base of side 1,
+and the y axis from one edge of the map to the other. The map is symmetric in x. Each side sees it from its own base.
 
 The units of a side are, in order: heroes; SLOTS creeps per lane; the outer and the inner tower of each lane; the core.
 Side 1's units follow side 0's. Seats (players) 0 … n-1 are the heroes of side 0, and seats n … 2n-1 those of side 1.
@@ -85,8 +85,8 @@ KINDS = ("shaped", "win")  # kinds of rewards
 class LaneWorld:
     """Options of the environment arena:moba.
 
-    reward: "shaped" (by moba_views.REWARDS), or "win" (1 for a won match and -1 for a lost match).
-    randomize: how much the starts of matches differ, from 0 to 1.
+    `reward`: "shaped" (the weighted events of moba_views.REWARDS), or "win" (1 for a won match, -1 for a lost match).
+    `randomize`: how much the starts of matches differ, from 0 (not at all) to 1.
     """
 
     team: int = 5  # number of heroes per side
@@ -112,7 +112,7 @@ class LaneWorld:
 
     @property
     def sets(self) -> tuple[int, int, int, int]:
-        """Numbers of observation rows for allies, enemies, creeps and buildings. `unit` counts rows in this order."""
+        """Numbers of rows in an observation for allies, enemies, creeps and buildings, in this order."""
         return max(self.team - 1, 1), self.team, SHOWN * self.lanes, 2 * (2 * self.lanes + 1)
 
     @property
@@ -128,7 +128,7 @@ class LaneWorld:
         return {name: Field(shape, "float32") for name, shape in shapes.items()}
 
     def arrays(self, n: int) -> Batch:
-        """Return the initial arrays of n matches, with P seats (players) and U units."""
+        """Return new arrays for the states of `n` matches, with P seats (players) and U units."""
         P, U = self.seats, 2 * (self.team + (SLOTS + 2) * self.lanes + 1)
         return {
             "units": np.zeros((n, U, 6), np.int32),
@@ -165,13 +165,13 @@ def middle(lanes: int) -> int:
 
 @compiled
 def unit_of(units: np.ndarray, team: int, p: int) -> int:
-    """Return the number of the unit that is seat p's hero."""
+    """Return the unit number of seat p's hero."""
     return p if p < team else len(units) // 2 + p - team
 
 
 @compiled
 def forward(side: int, x: int) -> int:
-    """Convert x to the distance from a side's edge of the map, or such a distance to x."""
+    """Convert x to the distance from the edge of the map behind a side's base, or this distance back to x."""
     return x if side == 0 else WIDTH - x
 
 
@@ -203,14 +203,14 @@ def is_open(units: np.ndarray, team: int, u: int) -> bool:
 
 @compiled
 def can_attack(units: np.ndarray, team: int, p: int, v: int) -> bool:
-    """Tell whether unit v is a living enemy that seat p could hit at close distance. If v is -1, there is no unit."""
+    """Tell whether unit `v` is a living enemy that can be hurt, at any distance. Return False if `v` is -1."""
     theirs = (v >= len(units) // 2) == (p < team)
     return bool(v >= 0 and theirs and units[v, HEALTH] > 0 and is_open(units, team, v))
 
 
 @compiled
 def can_cast_at(units: np.ndarray, team: int, p: int, v: int) -> bool:
-    """Tell whether seat p can aim bolt or blast at unit v: a living enemy in range that is not a building."""
+    """Tell whether seat `p` can cast bolt or blast at unit `v`, a living enemy in range, but no building."""
     half = len(units) // 2
     theirs = v >= 0 and (v >= half) == (p < team)
     building = (v - half if v >= half else v) >= half - 1 - 2 * count_lanes(units, team)
@@ -220,7 +220,7 @@ def can_cast_at(units: np.ndarray, team: int, p: int, v: int) -> bool:
 
 @compiled
 def can_use(heroes: np.ndarray, p: int, primary: int, age: int) -> bool:
-    """Tell whether seat p has the mana for the ability `primary`, and the ability is ready again at `age`."""
+    """Tell whether the ability `primary` of seat `p` is ready at age `age`, and the hero has enough mana."""
     mana = BOLT_MANA if primary == CAST_BOLT else BLAST_MANA if primary == CAST_BLAST else HEAL_MANA
     return bool(heroes[p, primary - CAST_BOLT + BOLT] <= age and heroes[p, MANA] >= mana)
 
@@ -252,7 +252,7 @@ def strength(heroes: np.ndarray, p: int) -> int:
 
 @compiled
 def hurt(units: np.ndarray, killer: np.ndarray, u: int, damage: int, by: int) -> None:
-    """Reduce a unit's health. If the damage kills the unit, store the seat `by` in `killer` (-1: no seat)."""
+    """Reduce the health of unit `u`. If the damage kills the unit, store the seat `by` (-1: no seat) in `killer`."""
     if 0 < units[u, HEALTH] <= damage:
         killer[u] = by
     units[u, HEALTH] -= damage
@@ -260,7 +260,7 @@ def hurt(units: np.ndarray, killer: np.ndarray, u: int, damage: int, by: int) ->
 
 @compiled
 def go(units: np.ndarray, u: int, dx: int, dy: int, speed: int) -> None:
-    """Move a unit by at most `speed` toward the point at the distance (dx, dy)."""
+    """Move a unit by (dx, dy), but at most by the distance `speed`."""
     far = math.sqrt(dx * dx + dy * dy)
     if far > speed:
         dx, dy = int(dx * speed / far), int(dy * speed / far)  # rounded toward 0, so that both sides move alike
@@ -270,10 +270,10 @@ def go(units: np.ndarray, u: int, dx: int, dy: int, speed: int) -> None:
 
 @compiled
 def legal_actions(s: LaneMatches, primary: np.ndarray, unit: np.ndarray) -> None:
-    """Write masks of legal actions into primary, bool [n, P, 8], and unit, bool [n, P, 8, rows].
+    """Write masks of legal actions into `primary`, bool [n, P, 8], and `unit`, bool [n, P, 8, rows].
 
-    `unit` has the rows at which each primary may aim, or all rows if a primary aims at no unit. A hero with full health
-    and mana can't go home.
+    unit[…, k, :] marks the rows of units at which primary action k may aim. If the action needs no unit, all rows are
+    marked. A hero with full health and mana can't go home.
     """
     n, P, half, reach = len(unit), unit.shape[1], s.units.shape[1] // 2, CAST_RANGE * CAST_RANGE
     team, bodies = P // 2, half - 1 - 2 * s.wave.shape[2]

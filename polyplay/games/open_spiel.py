@@ -1,7 +1,7 @@
-"""Games of OpenSpiel as board games: `game:spiel:hex(board_size=5)`, `game:spiel:module:NAME`.
+"""Games of OpenSpiel as board games, called `game:spiel:hex(board_size=5)` or `game:spiel:module:NAME`.
 
 A game must be zero-sum, with two players who move in turn, without chance or hidden information. If OpenSpiel lets a
-player move again, the opponent must pass in between. A game that reaches LONGEST moves is drawn.
+player move twice in a row, the opponent must pass between the two moves. A game that reaches LONGEST moves is drawn.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _stderr_alone = threading.Lock()  # one redirection of stderr at a time, as all 
 
 
 class SpielGame(GameRules):
-    """Game of OpenSpiel. Its last action is a pass.
+    """Game of OpenSpiel. The action with the highest number is a pass.
 
     A position is an int16 array: the number of moves so far, 1 if the player to move must pass (else 0), and the moves.
     """
@@ -79,8 +79,8 @@ class SpielGame(GameRules):
         return GOES_ON
 
     def write_planes(self, position: np.ndarray, out: np.ndarray) -> None:
-        """Write OpenSpiel's observation tensor of the player to move. The last plane is 1 if the first player is to
-        move, else 0.
+        """Write the network's input into `out`: OpenSpiel's observation tensor of the player to move, and a last plane,
+        which is 1 if the first player is to move, else 0.
         """
         moves = moves_of(position)
         n = len(moves) // 2
@@ -88,7 +88,7 @@ class SpielGame(GameRules):
         out[-1] = 1 - n % 2
 
     def state(self, moves: bytes) -> Any:
-        """Return OpenSpiel's state after `moves`, the bytes of an array int16 [n]."""
+        """Return OpenSpiel's state after the given moves. `moves` are the bytes of an int16 array."""
         found = self.states.get(moves)
         if found is None:
             found = self.game.new_initial_state()
@@ -99,7 +99,6 @@ class SpielGame(GameRules):
         return found
 
     def _player(self, n: int) -> int:
-        """Return OpenSpiel's number of the player to move after n moves, passes included."""
         return (self.first + n) % 2
 
     def stones(self, position: np.ndarray) -> np.ndarray | None:
@@ -111,7 +110,7 @@ class SpielGame(GameRules):
         return cells
 
     def move_name(self, action: int) -> str:
-        """Return OpenSpiel's name of an action, or "" if the action is a cell or its name depends on the position."""
+        """Return OpenSpiel's name of an action, or "" for a cell, or if the name depends on the position."""
         if action == self.passes:
             return "pass"
         name = "" if self.placed else str(self.game.action_to_string(self.first, action))
@@ -122,13 +121,13 @@ class SpielGame(GameRules):
 
 
 def moves_of(position: np.ndarray) -> bytes:
-    """Return the moves so far as bytes, int16 each."""
+    """Return the moves made so far, as the bytes of an int16 array."""
     words = position.view(np.int16)
     return words[MOVES : MOVES + int(words[COUNT])].tobytes()
 
 
 def load_game(name: str) -> Any:
-    """Return OpenSpiel's game of that name. The name may have parameters, as in hex(board_size=5), or a module that
+    """Load a game of OpenSpiel by its name. The name may have parameters, as in hex(board_size=5), or a module that
     registers the game, as in module:NAME. Raises UserError if the game does not exist or is not supported.
     """
     try:
@@ -152,7 +151,7 @@ def load_game(name: str) -> Any:
 
 @contextmanager
 def refusals_of(name: str) -> Iterator[None]:
-    """Turn exceptions of OpenSpiel into UserErrors of one line, and drop what OpenSpiel prints about them."""
+    """Turn exceptions of OpenSpiel into UserErrors of one line, without OpenSpiel's output to stderr."""
     try:
         with _stderr_held():
             yield
@@ -163,7 +162,7 @@ def refusals_of(name: str) -> Iterator[None]:
 
 @contextmanager
 def _stderr_held() -> Iterator[None]:
-    """Hold back the process's output to stderr. Print it at the end, or drop it after an exception."""
+    """Hold back output to stderr, and print it at the end. If an exception was raised, drop it."""
     with _stderr_alone, tempfile.TemporaryFile() as held:
         stderr = os.dup(2)
         try:
@@ -177,7 +176,7 @@ def _stderr_held() -> Iterator[None]:
 
 
 def _unfit(kinds: Any, game: Any) -> str:
-    """Return the reason why a game can't be searched, or "" if it can."""
+    """Return the reason why a game can't be searched, or "" if the game can be searched."""
     kind, n, actions = game.get_type(), game.num_players(), game.num_distinct_actions()
     wrong = {
         "its players move simultaneously": kind.dynamics != kinds.Dynamics.SEQUENTIAL,
@@ -192,10 +191,8 @@ def _unfit(kinds: Any, game: Any) -> str:
 
 
 def _unplayable(game: Any) -> str:
-    """Return the reason why a game can't be played, or "" if it can. A game without cells may crash when asked for
-    moves.
-    """
-    if min(game.num_distinct_actions(), *game.observation_tensor_shape()) < 1:
+    """Return the reason why a game can't be played, or "" if the game can be played."""
+    if min(game.num_distinct_actions(), *game.observation_tensor_shape()) < 1:  # OpenSpiel may crash if asked for moves
         return "its board has no cells"
     begin = game.new_initial_state()
     goes_on = game.max_game_length() > 0 and not begin.is_terminal() and begin.legal_actions()

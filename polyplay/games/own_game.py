@@ -1,9 +1,9 @@
-"""Board games that you define in your own module: `game:module:Game`, in plain Python or compiled with Numba.
+"""Board games that you define in a module, in plain Python or compiled with Numba, and play as `game:module:Game`.
 
 The search and the environment pool are compiled code. They call the methods `legal`, `play` and `write_planes` of a
-game by memory addresses (board_rules.call_rules). A Python method is called through ctypes, which takes Python's lock
-(GIL) at each call. A compiled method is called as a C function, without the GIL. An address is valid in one process
-only, so processes exchange the name of a game, and each imports the game.
+game through memory addresses (board_rules.call_rules). A Python method is called through ctypes, which takes Python's
+lock (GIL) at each call. A compiled method is called as a C function, without the GIL. An address is valid in one
+process only. Processes therefore send each other only the name of a game, and each process imports the game.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ Function = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64
 class GameRules(ABC):
     """Base class for your own board game, in which two players move in turn, without chance or hidden information.
 
-    A position is an array int8 [size] that holds everything that decides how the game continues. Methods must store no
-    data between calls, because several threads may call them. The methods `legal`, `play` and `write_planes` may be
-    static methods under `numba.njit`, which makes them fast.
+    A position is an array int8 [size] that holds everything that decides how the game continues. Methods must not keep
+    data from one call to the next, because several threads may call them. The methods `legal`, `play` and
+    `write_planes` may be static methods with the decorator `numba.njit`, which makes them fast.
     """
 
     actions: int  # number of actions
@@ -60,39 +60,38 @@ class GameRules(ABC):
     slanted = False  # whether each row lies half a cell further right than the one above
 
     def start(self) -> np.ndarray:
-        """Return the initial position. By default, it is all zeros."""
+        """Return the initial position, by default all zeros."""
         return np.zeros(self.size, np.int8)
 
     @abstractmethod
     def legal(self, position: np.ndarray) -> Sequence[int] | np.ndarray:
-        """Return the legal actions of an unfinished position, at least one. A player who can't move needs a pass."""
+        """Return the legal actions, at least one. If a player may be unable to move, define a pass action."""
 
     @abstractmethod
     def play(self, position: np.ndarray, action: int) -> int:
-        """Apply a legal action to the position. Return GOES_ON, or WON, DRAWN or LOST for the player who moved."""
+        """Apply a legal action. Return the result for the player who moved: GOES_ON, WON, DRAWN or LOST."""
 
     @abstractmethod
     def write_planes(self, position: np.ndarray, out: np.ndarray) -> None:
-        """Write the planes (network input) that the player to move sees into `out`. This is an array float32 [planes,
-        rows, columns] of zeros.
+        """Write the network's input, as the player to move sees it, into `out`, float32 [planes, rows, columns]. `out`
+        contains zeros.
         """
 
     def stones(self, position: np.ndarray) -> np.ndarray | None:
-        """Return the contents of the cells, int8 [rows · columns]: 0 empty, 1 a stone of the first player, 2 of the
-        second.
-
-        Return None if action i is not a move at cell i. Only a terminal can show such games.
+        """Return the content of each cell, int8 [rows · columns]: 0 if empty, 1 for a stone of the first player, 2 for
+        a stone of the second player. Return None if action i does not stand for a move at cell i. Such a game can be
+        shown only in a terminal.
         """
         return None
 
     def move_name(self, action: int) -> str:
-        """Return the name of an action. If it is "", the action is named by its cell if `stones` gives cells, and else
-        by its number.
+        """Return the name of an action. If it is "", the action is called by its cell, or by its number if `stones`
+        returns None.
         """
         return ""
 
     def draw(self, position: np.ndarray) -> str:
-        """Return the board as text. If it is "", what `stones` gives is shown, or else the position's numbers."""
+        """Return the board as text. By default (""), the text shows the stones, or the position's numbers."""
         return ""
 
 
@@ -152,12 +151,12 @@ def _kind(shape: tuple[int, ...], kind: Any) -> Any:
 
 
 def _view(address: int, shape: tuple[int, ...], kind: Any) -> np.ndarray:
-    """Return the array at a memory address, as numba.carray does, for use in Python."""
+    """Return an array that uses the memory at `address`. Python code uses this in place of numba.carray."""
     return np.ndarray(shape, kind, _kind(shape, kind).from_address(address))
 
 
 def _calls(rules: GameRules, view: Callable[..., Any]) -> dict[int, Callable[..., Any]]:
-    """Return functions of (position, out or action) by the numbers in METHODS. view: makes an array from an address."""
+    """Return the functions that compiled code calls by address. `view` makes an array from an address."""
     size, actions, planes = (rules.size,), (rules.actions,), rules.planes
     legal, play, write_planes = rules.legal, rules.play, rules.write_planes
 
@@ -210,7 +209,7 @@ class Calls:
         return int(made.address or 0)
 
     def _guard(self, n: int, call: Callable[..., Any]) -> int:
-        """Return the address of a function that stores exceptions in `failure`. Compiled code can't pass them on."""
+        """Return the address of a function that runs `call` and stores its exceptions in `failure`."""
 
         def guarded(position: int, word: int, answer: int) -> None:
             try:
@@ -221,18 +220,18 @@ class Calls:
         return self._address(guarded)
 
     def _note(self, n: int, answer: int, _: int) -> None:
-        """Write an error message about the result `answer` of method number n into `failure`."""
+        """Write an error message about result `answer` of method `n` (see METHODS) into `failure`."""
         failure.text, failure.raised = f"game:{self.name}: {METHODS[n]} {failure.raised or WRONG[answer]}", ""
 
 
 @cache
 def calls_of(name: str) -> Calls:
-    """Return the Calls of a game, one object per process. Raises UserError if the rules are unusable."""
+    """Return the Calls of a game, the same object at every call. Raises UserError if the rules are unusable."""
     return Calls(name)
 
 
 def keep_newest(known: OrderedDict[bytes, Any], key: bytes, value: Any, most: int) -> None:
-    """Set known[key] and make this entry the newest. If there are more than `most` entries, drop the oldest."""
+    """Set `known[key]`, and make this entry the newest. If there are more than `most` entries, drop the oldest."""
     known[key] = value
     known.move_to_end(key)
     if len(known) > most:
@@ -286,8 +285,8 @@ class OwnGame(boards.Game):
             keep_newest(self.calls.shown, planes[i].tobytes(), (start if over[i] else records[i]).tobytes(), SHOWN)
 
     def records(self, planes: np.ndarray) -> np.ndarray:
-        """Return the positions that these planes show. Planes that `remember` has not seen lately are unknown. After
-        the end of a game, the result is the initial position. Raises ValueError if planes are unknown.
+        """Find the positions that `planes` show, among those that `remember` stored. Raises ValueError if a position is
+        not among them. If the game was over, the result is the initial position.
         """
         found = [self.calls.shown.get(shown.tobytes()) for shown in np.ascontiguousarray(planes, np.float32)]
         if None in found:
@@ -299,7 +298,7 @@ class OwnGame(boards.Game):
         return np.zeros(self.cells, np.int8) if found is None else np.asarray(found, np.int8)
 
     def move_name(self, action: int) -> str:
-        """Return the name that the rules give an action, or else the name of its cell, or else its number."""
+        """Return the name that the rules give to an action. If they give none, return the action's cell or number."""
         cell = self.placed and action < self.cells
         return self.rules.move_name(int(action)) or (super().move_name(action) if cell else str(action))
 
@@ -318,7 +317,7 @@ class OwnGame(boards.Game):
 
 @dataclass
 class RandomGame:
-    """Random game that checks rules. Compiled methods run as Python, so an index outside an array raises an error."""
+    """Checks rules by playing a random game. Compiled methods run as Python, so a wrong array index raises an error."""
 
     name: str
     rules: GameRules
@@ -344,7 +343,7 @@ class RandomGame:
         return found.copy()
 
     def look(self, position: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the legal actions of a position, ascending, and its planes. Raises UserError if a result is wrong."""
+        """Return a position's legal actions, ascending, and its planes. Raises UserError if either is wrong."""
         kept, planes, most = position.copy(), np.zeros(self.rules.planes, np.float32), self.rules.actions
         given = self.ask("legal", position)
         self.ask("write_planes", position, planes)
@@ -381,7 +380,7 @@ class RandomGame:
         return found
 
     def mirror(self, game: list[tuple[np.ndarray, np.ndarray, int, int]], which: int) -> None:
-        """Replay a game under symmetry number `which`. Raises UserError if the replay is not the symmetric game."""
+        """Replay a game mirrored by symmetry `which`. Raises UserError if the mirrored game goes differently."""
         (cells, actions), position = self.rules.symmetries[which], self.begin()
         for legal, planes, action, result in game:
             seen, shown = self.look(position)

@@ -1,9 +1,9 @@
 """Records of board-game positions: their common header, results of moves, and options for resigning.
 
-A record is an int8 array. It begins with a header of four numbers: the player to move (0 first, 1 second), ply % 128,
-ply // 128, and a number that the game defines. The cells of the board follow, row by row from the top. A cell is 0 if
-empty, 1 with a stone of the first player, 2 with a stone of the second. A game may add more data. In place of the
-cells, a user's game has its position in a format of its choice.
+A record is an int8 array. It begins with a header of four numbers: the player to move (0 first, 1 second), n % 128 and
+n // 128 for n moves so far, and a number that depends on the game. The cells of the board follow, row by row from the
+top. A cell is 0 if empty, 1 with a stone of the first player, 2 with a stone of the second. More data of a game may
+follow. In a user's own game, the position follows the header, in the format that the user chose.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ compiled = cached_njit(_nrt=True)  # these functions allocate arrays; without _n
 
 @compiled
 def mover(record: np.ndarray) -> int:
-    """Return the player to move: 0 is the first player, 1 the second."""
+    """Return 0 if the first player is to move, or 1 for the second player."""
     return int(record[0])
 
 
@@ -40,7 +40,7 @@ def ply(record: np.ndarray) -> int:
 
 @compiled
 def pass_turn(record: np.ndarray) -> None:
-    """Give the turn to the other player, and count a ply."""
+    """Give the turn to the other player, and count a move."""
     record[0] = 1 - record[0]
     record[1] += 1
     if record[1] < 0:  # int8: 127 + 1 gives -128
@@ -59,9 +59,7 @@ class ResignOptions:
 
     @classmethod
     def parse(cls, given: str) -> ResignOptions:
-        """Parse the option --resign: auto, off, or a threshold v from -1 to 0. Raises UserError if the text is not one
-        of these.
-        """
+        """Parse the option --resign: auto, off, or a threshold v from -1 to 0. Raises UserError for any other text."""
         if given in ("auto", "off"):
             return cls(played_on=0.1 if given == "auto" else 1.0)
         try:

@@ -1,14 +1,14 @@
 """Small games in which a policy learns within seconds.
 
-NumPy steps many lanes (parallel environments) at once. state() saves a pool of games exactly, and load() restores it.
+Each game steps many lanes (parallel environments) at once with NumPy.
 
 toy:catch      bsuite's catch, a paddle under a falling ball. Random play scores about -0.6, perfect play 1.
-toy:memory     Only the first observation shows a cue, which the last action must name. Without memory, 2 cues score 0.
+toy:memory     The first observation shows a cue, which the last action must name. With 2 cues, guesses score 0.
 toy:rps        Rock-paper-scissors for two players.
 toy:skirmish   Two units fight two others. Each of the four units has a player.
 
-toy:module:Class is your own game, a dataclass that inherits Toy. The name can set options of a game. For example,
-toy:memory+cues=4 sets a number, and toy:module:Class+mask sets `mask` to True.
+toy:module:Class is your own game, a dataclass that inherits Toy. A plus sign in a name sets an option. For example,
+toy:memory+cues=4 sets `cues` to 4, and toy:module:Class+mask sets `mask` to True.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ class Toy(ABC):
 
     Write your own game as a dataclass that inherits Toy. The fields of the dataclass are the game's options.
 
-    A match has several `seats` (places of players). Its observations, rewards and flags are arrays [n, seats, …].
-    States have the array `here`, bool [n, seats], which says whether each seat plays. A seat may start late, and stops
-    playing when it is terminated or truncated. A match is over when no seat plays.
+    If a game has several players, each has a seat number. Observations, rewards and flags are then arrays [n, seats,
+    …], and the states include the array "here", bool [n, seats], which tells whether each seat plays. A seat may start
+    late, and stops playing when it is terminated or truncated. A match is over when no seat plays.
     """
 
     classes: Mapping[str, int | tuple[int, ...]] = {}  # numbers of values of discrete observations, see EnvSpec
@@ -68,17 +68,18 @@ class Toy(ABC):
 
     @abstractmethod
     def reset(self, draw: Draw, n: int) -> Arrays:
-        """Return the states of n new episodes or matches: a dict of arrays [n, …] with fixed keys. draw: see Draw."""
+        """Return the states of `n` new episodes or matches: a dict of arrays [n, …] with fixed keys. `draw()` returns
+        random numbers in [0, 1), one for each episode or match.
+        """
 
     @abstractmethod
     def step(self, s: Arrays, action: Tree, draw: Draw) -> tuple[Any, ...]:
-        """Make one step from the states s.
+        """Make one step from the states `s`. Actions and results of seats that do not play are ignored.
 
         A game of one player returns (new states, reward [n], terminated [n], truncated [n]).
 
-        A game of several players returns (new states, row). The row is a dict of reward, terminated and truncated [n,
-        seats]. It also has `events` [n, seats, events] and `team_reward` [n, seats] if the game has them. Actions and
-        results of seats that do not play are ignored.
+        A game of several players returns (new states, row). The row is a dict of reward, terminated and truncated, each
+        [n, seats]. It also has `events` [n, seats, events] and `team_reward` [n, seats], if the class declares them.
         """
 
     @abstractmethod
@@ -86,16 +87,16 @@ class Toy(ABC):
         """Return observations [n, *obs.shape], or [n, seats, *obs.shape] if the game has several seats."""
 
     def legal(self, s: Arrays) -> Tree:
-        """Return masks of legal actions, bool [n, (seats,) *legality.shape]. Only called if `legality` is set."""
+        """Return masks of legal actions, bool [n, (seats,) *legality.shape]. Only called if `legality` is not None."""
         raise NotImplementedError(f"{type(self).__name__} has a legality, but no legal()")
 
     def picture(self, s: Arrays, m: int) -> tuple[np.ndarray, float] | None:
-        """Return an image of match m, RGB uint8 [H, W, 3], and images per second. Return None if the game has none."""
+        """Return an RGB image of match `m`, uint8 [H, W, 3], and images per second, or None if it has no images."""
         return None
 
 
 def _check(toy: Any, good: bool, needs: str) -> None:
-    """Check the options of a toy game. Raises UserError if `good` is false. needs: text of the rule."""
+    """If `good` is false, raise UserError with the text `needs` and the game's options."""
     need(good, f"{needs}, got {', '.join(f'{name}={value!r}' for name, value in asdict(toy).items())}")
 
 
@@ -136,18 +137,18 @@ class Skirmish(Toy):
 
     In each step, all units shoot at once, each at one of the two enemies. A shot hits with probability `accuracy`. A
     unit that is hit once in a step loses 1 health. A unit that both enemies hit loses 4. A unit without health dies.
-    Then its seat (player) gets reward -1/2, and the seats that hit the unit in that step share 1/2. So a team's return
-    is half its kills minus half its losses.
+    When a unit dies, its seat (player) gets reward -1/2, and the seats that hit the unit in that step share 1/2. So a
+    team's return is half its kills minus half its losses.
 
-    A match is terminated when a team is dead, or both are. It is truncated after `steps` steps. The second unit of each
-    team arrives after `late` steps.
+    A match is terminated when a team is dead, or both are. A match is truncated after `steps` steps. The second unit of
+    each team arrives after `late` steps.
 
-    Observation: the unit's place in its team (0 or 1), then the health of the unit, its teammate, the first enemy and
+    Observation: the unit's number in its team (0 or 1), then the health of the unit, its teammate, the first enemy and
     the second enemy. Health is a fraction, and 0 if a unit is dead or has not arrived yet.
-    Actions: shoot at the first enemy, or at the second.
-    Events of a seat: its hits, the kills it had a part in, its death. Team reward: the mean of the team's two rewards.
+    Actions: shoot at the first enemy, or shoot at the second enemy.
+    Events of a seat: hits, kills in which the seat had a part, death. Team reward: the mean reward of the two seats.
 
-    The bot `focus` wins 98.6 % of its matches against the bot `opposite`. Random play wins about two in three.
+    Against the bot `opposite`, the bot `focus` wins 98.6 % of its matches, and random play wins two in three.
     """
 
     health: int = 8
@@ -199,14 +200,14 @@ class Skirmish(Toy):
 
     @staticmethod
     def opposite(obs: np.ndarray, mask: None = None) -> np.ndarray:
-        """Return actions for obs [..., 5]: shoot at the enemy with the same place if alive, else at the other."""
+        """Return actions for `obs` [..., 5]: shoot at the enemy with the same number, or at the other if it is dead."""
         place = obs[..., 0] == 1
         opposite = np.where(place, obs[..., 4], obs[..., 3])
         return np.where(opposite > 0, place, ~place).astype(np.int64)
 
     @staticmethod
     def focus(obs: np.ndarray, mask: None = None) -> np.ndarray:
-        """Return actions for obs [..., 5]: shoot at the living enemy with less health, or at the first if equal."""
+        """Return actions for obs [..., 5]: shoot at the weaker living enemy, or at the first of two equal ones."""
         first, second = obs[..., 3], obs[..., 4]
         return ((second > 0) & ((first == 0) | (second < first))).astype(np.int64)
 
@@ -218,7 +219,7 @@ NUMBER, DIGITS = re.compile(r"-?(\d+\.?\d*|\.\d+)"), 300  # a number in a name; 
 class Catch(Toy):
     """Game in which a paddle must catch a falling ball.
 
-    Observation: the flattened board. It is 0, except for 1 (if uint8, 255) at the ball and at the paddle.
+    Observation: the flattened board, 1 at the ball and the paddle (255 with dtype uint8), and 0 in all other cells.
     Actions: left, stay, right.
     Reward: at the end, 1 if the ball is caught, else -1.
     """
@@ -256,9 +257,9 @@ class Catch(Toy):
 class MemoryGame(Toy):
     """Game in which a player must remember a cue.
 
-    Observation: the cue as one-hot in the first step only, and a light that is on when the answer is due. After the
-    cue, an episode has `delay` observations without the cue. The light is on in the last of them. The action in the
-    light is the answer. It gives reward 1 if it equals the cue, else -1, and the episode ends.
+    The first observation shows the cue as one-hot. Then `delay` observations without the cue follow. The last element
+    of an observation is a light, which is on only in the last observation. The action in this step is the answer. An
+    answer equal to the cue gives reward 1, any other answer -1.
     """
 
     cues: int = 2
@@ -319,7 +320,7 @@ def toy(envs: Envs) -> Toy:
 
 
 def own_class(name: str) -> type[Toy]:
-    """Return the class of a user's game, "module:Class". Raises UserError if it is not a Toy, or lacks a method."""
+    """Return the class of a user's game, "module:Class". Raises UserError if it is not a Toy or lacks a method."""
     made: Any = build.imported(name)
     if not (isinstance(made, type) and issubclass(made, Toy) and is_dataclass(made)):
         raise UserError(f"--env: toy:{name} must be a dataclass that inherits {__name__}.Toy")
@@ -364,7 +365,7 @@ def _called(method: Callable[..., Any], *given: Any) -> Any:
 
 
 def _fit(method: Callable[..., Any], given: Tree, want: Spec, lead: tuple[int, ...]) -> None:
-    """Check a method's result `given`. Raises UserError if parts, shapes or types differ from the fields `want`."""
+    """Raise UserError if the names, shapes or types of a method's result differ from the fields `want`."""
     got = {path: np.asarray(x) for path, x in tree.leaves(given)}
     needs = {path: np.empty(lead + f.shape, f.dtype) for path, f in tree.leaves(want)}
     right = [
@@ -381,7 +382,7 @@ def _refused(method: Callable[..., Any], given: str, allowed: str) -> UserError:
 
 
 def switch(word: str) -> tuple[str, bool | int | float | str]:
-    """Parse an option in a name into (name, value). `mask` becomes True, `planes=4` a number, and other values text."""
+    """Parse an option in a name into (name, value). `mask` is True, `planes=4` a number, other values text."""
     name, equals, value = word.partition("=")
     if not equals:
         return name, True
@@ -410,12 +411,12 @@ def describe(envs: Envs) -> EnvSpec:
 
 
 def game_streams(seed: int, lane: int, n: int) -> np.ndarray:
-    """Return initial states of the random streams of n lanes, uint64 [n]. lane: the first lane's number in the run."""
+    """Return initial states of n lanes' random streams, uint64 [n]. `lane`: number of the first lane in the run."""
     return lane_seeds(seed, lane, n).astype(np.uint64) * np.uint64(0xD1342543DE82EF95)  # streams lie far apart
 
 
 def game_rng(counters: np.ndarray, at: np.ndarray) -> np.ndarray:
-    """Advance the random streams `at` by SplitMix64 (Steele et al. 2014). Return a uniform in [0, 1) from each."""
+    """Advance random streams by SplitMix64 (Steele et al. 2014). Return a number in [0, 1) for each."""
     counters[at] += SPLITMIX
     return (mix(counters[at]) >> np.uint64(11)) * 2.0**-53
 
@@ -483,8 +484,8 @@ def connect(envs: Envs, seed: int, lane: int) -> Pool:
 
 
 class MatchPool(ArrayPool):
-    """Pool of toy games for several players. A match steps in the send() that brings its last action, in the thread of
-    the caller.
+    """Pool of toy games for several players. When the actions of all players of a match were sent, the match makes a
+    step in send(), in the caller's thread.
     """
 
     def __init__(self, envs: Envs, game: Toy, seed: int, lane: int):
@@ -552,6 +553,6 @@ class MatchPool(ArrayPool):
         tree.write(self._rows, self._table.lanes[at], {"obs": self.game.see(states), **masks, **row})
 
     def _legal(self, states: Arrays) -> Tree:
-        """Return masks of legal actions. For seats (players) that do not play, all actions are legal."""
+        """Return masks of legal actions. All actions are legal for seats (players) that do not play."""
         masks, here = self.game.legal(states), states["here"]
         return masks if here.all() else tree.map(lambda m: m | ~here.reshape(*here.shape, *[1] * (m.ndim - 2)), masks)

@@ -35,9 +35,7 @@ from polyplay.weights.params import AgentParams, AgentSnapshot
 
 
 class PastAgents:
-    """Saves the weights of an agent every `every` updates as a past agent, which later serves as an opponent in the
-    league.
-    """
+    """Saves an agent's weights as a past agent every `every` updates. Past agents are opponents in the league."""
 
     def __init__(self, ctx: WorkerContext, learner: Learner, league: League, every: int):
         self.ctx, self.learner, self.league, self.every = ctx, learner, league, every
@@ -47,7 +45,7 @@ class PastAgents:
         self.again = False  # whether the run resumed exactly: existing files then hold the same weights
 
     def save(self) -> Row:
-        """Return the update at which the next past agent is due, and the version that is written but not posted yet."""
+        """Return the update at which the next past agent is due, and the version of a past agent not yet posted."""
         return {"due": self.due, "written": self.written}
 
     def load(self, saved: Row) -> None:
@@ -55,7 +53,7 @@ class PastAgents:
         self.due, self.written, self.again = saved["due"], saved["written"], True
 
     def look(self) -> None:
-        """Write a past agent if one is due, and post the written one to the league. Called after each update."""
+        """After an update, write a past agent if one is due, and report it to the league."""
         if self.written is None and self.learner.version >= self.due:
             self.due = self.learner.version + self.every
             self._write(self.learner.version)
@@ -79,7 +77,7 @@ class PastAgents:
 
 
 def past_agents(feed: Feed, league: League | None, every: int) -> PastAgents | None:
-    """Return the PastAgents of a feed's learner. Return None if there is no league, or if `every` is 0."""
+    """Return the PastAgents of a feed's learner. Return None if `league` is None or `every` is 0."""
     return None if league is None or not every else PastAgents(feed.ctx, feed.learner, league, every)
 
 
@@ -87,8 +85,8 @@ def past_agents(feed: Feed, league: League | None, every: int) -> PastAgents | N
 
 
 class AgentCopies:
-    """Copies weights from one agent (the donor) to another (the receiver), between two updates, when the league orders
-    it. Donor and receiver do not wait for each other.
+    """Copies weights from one agent (the donor) to another (the receiver) when the league orders it. Copies happen
+    between two updates. The donor and the receiver do not wait for each other.
     """
 
     def __init__(self, learner: Learner, orders: League, snapshot: AgentSnapshot, publish: Callable[[], None]):
@@ -102,7 +100,7 @@ class AgentCopies:
         self.orders.hyper[self.agent] = [hyper[name] for name in self.orders.varied]
 
     def look(self) -> None:
-        """Carry out the league's present order to copy weights, if it names this agent as donor or as receiver."""
+        """Carry out the league's present order to copy weights, if the order names this agent as donor or receiver."""
         order, learner = self.orders.order(), self.learner
         if order is None:
             return
@@ -138,8 +136,8 @@ class AgentCopies:
             self.snapshot.load(saved["snapshot"])
 
     def outdated(self, version: np.ndarray) -> bool:
-        """Return whether weights from before the last copy acted in any lane (parallel environment) of a rollout.
-        version: versions of the weights that acted, for the rows [T+1, B].
+        """Tell whether any lane of a rollout began with weights older than the last copy. `version` [T+1, B]: versions
+        of the weights that acted.
         """
         return bool((version[0] < self.since).any())
 
@@ -148,7 +146,7 @@ APART = 7_919  # difference between two agents' seeds, so that initial weights d
 
 
 class JointProgress(LearnerPart):
-    """Part of a learner that adds the agent's steps to the joint count of all agents. The run ends when this count
+    """Part of a learner that adds an agent's steps to the joint count of all agents. The run ends when the joint count
     reaches the run's total.
     """
 
@@ -165,11 +163,11 @@ class JointProgress(LearnerPart):
 
 
 class AgentRollouts(Rollouts):
-    """Source of rollouts of several agents. Each agent has its own part of the queue.
+    """Source of rollouts of several agents. Each agent has a separate part of the queue.
 
-    league: holds the past agents, and the orders to copy weights.
-    snapshot_every: number of an agent's updates between two of its past agents.
-    initial: hyperparameters of each agent; if empty, those of the spec.
+    `league`: holds the past agents, and the orders to copy weights.
+    `snapshot_every`: number of updates of an agent from one of its past agents to the next.
+    `initial`: hyperparameters of each agent; if empty, those of the spec.
     """
 
     replayable = False
@@ -192,7 +190,7 @@ class AgentRollouts(Rollouts):
 
 
 def learn_agents(ctx: WorkerContext, *, source: Source, spec: LearnerSpec, publish: AgentParams) -> Iterator[None]:
-    """Train the agents ctx.index, ctx.index + ctx.n, … in turn. Each agent has its own rollouts and its own weights."""
+    """Train several agents in turn. Worker i of n trains the agents i, i + n, …, each with its rollouts and weights."""
     edge, agents = cast("RolloutQueue", source.edge), range(ctx.index, publish.agents, ctx.n)
     row = ctx.all_counters.workers - publish.agents  # the last rows of the counters belong to the agents
     own = {agent: replace(ctx, index=0, row=row + agent, seed=ctx.seed + APART * agent) for agent in agents}
@@ -221,7 +219,7 @@ def agent_spec(spec: LearnerSpec, agent: int, source: Source, params: AgentParam
 
 
 class AgentFeed(Feed):
-    """Connection of one agent's learner to the queue of rollouts. No other learner reads the rollouts of this agent."""
+    """Connection of one agent's learner to the queue of rollouts. Only this learner reads the rollouts of the agent."""
 
     def __init__(self, source: AgentRollouts, ctx: WorkerContext, learner: Learner, params: AgentParams):
         super().__init__(ctx, learner)
@@ -293,7 +291,7 @@ class AgentFeed(Feed):
             yield from super().learn(item)
 
     def late(self) -> bool:
-        """Check whether the other agents have ended the run. Return False, because this feed never drops a rollout."""
+        """Return False: this feed never drops a rollout. Check whether the other agents have ended the run."""
         self.learner.read_control(self.learner.sums())
         return False
 
@@ -308,7 +306,7 @@ class AgentFeed(Feed):
 
     def save(self, dropped: bool = False) -> Iterator[None]:
         """Save this agent's part of the checkpoint that is due. A run that resumes from this checkpoint starts new
-        matches. Do nothing in a serial run, because `write_part` saves there.
+        matches. In a serial run, do nothing, because `write_part` saves the agent.
         """
         if self.ctx.serial:
             return
@@ -337,7 +335,7 @@ WINDOW_METRICS = ("reuse", "staleness")
 
 @dataclass(frozen=True)
 class Windows(Source):
-    """Source of windows (consecutive rows) of a queue's rollouts, which hold the recurrent state before each window."""
+    """Source of windows (consecutive rows) of rollouts, each with the recurrent state before its first row."""
 
     queue: RolloutQueue
     capacity: int  # windows in a learner's buffer
@@ -375,7 +373,7 @@ class Windows(Source):
 
 
 class PublishedWeights(NamedTuple):
-    """A copy of the weights as one vector, with the version of these weights."""
+    """Copy of the weights as one vector, with the version of the weights."""
 
     flat: torch.Tensor
     version: int
@@ -400,7 +398,7 @@ class WindowBuffer:
         self.random = np.random.default_rng(seed)
 
     def add(self, rows: Batch, state: Batch) -> None:
-        """Add a rollout's rows [T, lanes, …], with the recurrent states [windows, lanes, …] before its windows."""
+        """Add the windows of a rollout [T, lanes, …], with the recurrent states before them [windows, lanes, …]."""
         lanes = next(x for _, x in tree.leaves(rows)).shape[1]
         for first in range(0, len(next(x for _, x in tree.leaves(rows))), self.window):
             at = (self.arrived + np.arange(lanes)) % self.capacity
@@ -410,8 +408,8 @@ class WindowBuffer:
             self.arrived += lanes
 
     def due(self, batch: int) -> bool:
-        """Return whether `batch` windows may be drawn now. The buffer must be full, and reuse (windows drawn ÷ windows
-        arrived) stays within its limit.
+        """Return whether `batch` windows may be drawn now. The buffer must be full, and the reuse (windows drawn ÷
+        windows arrived) must stay within the limit.
         """
         if self.arrived < self.capacity:
             return False
@@ -419,19 +417,19 @@ class WindowBuffer:
         return not self.reuse or self.drawn + batch <= self.reuse * fresh
 
     def draw(self, batch: int) -> tuple[Batch, Batch]:
-        """Draw `batch` different windows at random. Return copies [window, batch, …], and the states before them."""
+        """Draw `batch` different windows at random. Return copies [window, batch, …] and their initial states."""
         at = self.random.choice(self.capacity, batch, replace=False)
         self.drawn += batch
         rows = tree.map(lambda x: np.take(x, at, axis=1), self.rows)
         return rows, tree.map(lambda x: x[at], self.state)
 
     def save(self) -> tuple[Batch, Row]:
-        """Return the arrays and the plain data that a checkpoint stores."""
+        """Return the arrays and the counts for a checkpoint."""
         counts = {"arrived": self.arrived, "drawn": self.drawn, "random": self.random.bit_generator.state}
         return {"rows": self.rows, "state": self.state}, counts
 
     def load(self, arrays: Batch, counts: Row) -> None:
-        """Restore the state that `save` returned. Raises ValueError: the saved buffer has other shapes."""
+        """Restore the state that `save` returned. Raises ValueError if the saved buffer has other shapes."""
         mine = {path: x.shape for path, x in tree.leaves({"rows": self.rows, "state": self.state})}
         saved = {path: x.shape for path, x in tree.leaves(arrays)}
         if mine != saved:
@@ -468,7 +466,7 @@ class WindowFeed(Feed):
             ctx.hooks.write_part, ctx.hooks.number = self.write_part, lambda: learner.version
 
     def items(self) -> Iterator[Rollout | Nothing | None]:
-        """Yield rollouts. Yield () when an update is due, and None when nothing came for a while."""
+        """Yield rollouts, and () when an update is due. Yield None if neither happens for a while."""
         rollouts = self.queue.batches(1).consumer(self.ctx.index, wait=bool(self.source.sample_reuse))
         while True:
             if self.source.sample_reuse and self.buffer.due(self.source.batch):
@@ -483,9 +481,7 @@ class WindowFeed(Feed):
                 yield rollout
 
     def _release(self) -> None:
-        """Let waiting actors continue with the current weights when no batch is due: until the buffer is full, and
-        when a round's windows do not fill whole batches.
-        """
+        """Let waiting actors continue with the current weights, because the next update needs more rollouts."""
         own, queue = slice(self.ctx.index, self.queue.producers, self.queue.consumers), self.queue
         if self.ctx.serial or self.params.waits(own):
             self.params.stay(own, queue.ends[own, 0])
@@ -501,7 +497,7 @@ class WindowFeed(Feed):
             self.ctx.counters.depth(self.queue.depth)
 
     def _add(self, rows: Batch, state: Batch) -> None:
-        """Add a rollout [T+1, lanes] to the buffer, with the recurrent states [windows, lanes] before its windows."""
+        """Add a rollout [T+1, lanes], its targets, and the recurrent states before its windows to the buffer."""
         with self.ctx.counters.timed("replay"):
             made = self._targets(rows)
             kept = {k: tree.map(lambda x: x[:-1], v) for k, v in rows.items() if k in self.buffer.rows}
@@ -511,8 +507,8 @@ class WindowFeed(Feed):
         self.since += rows["first"].shape[1] * (self.queue.T // self.queue.window)
 
     def _targets(self, rows: Batch) -> Batch:
-        """Compute advantage, target and valid [T, lanes] from the values stored while acting. Also return the agent's
-        own reward [T+1, lanes].
+        """Return "advantage", "target" and "valid" [T, lanes], computed from the values that were stored while acting.
+        Also return the "reward" [T+1, lanes] that this learner assigns (Policy.rewarded).
         """
         learner, policy = self.learner, self.learner.policy
         learner.adjust()  # schedules apply to the first targets too
@@ -523,7 +519,7 @@ class WindowFeed(Feed):
         return {**self._loss().prepare(small, policy.reward_scale()), "reward": small["reward"]}
 
     def _loss(self) -> Loss:
-        """Return the loss. If `horizon` is a hyperparameter, the loss has the discount for the present horizon."""
+        """Return the loss. If `horizon` is a hyperparameter, set the loss's discount to match it."""
         loss, hyper = self.learner.spec.loss, self.learner.spec.hyperparameters.all()
         if not isinstance(loss, PPO) or "horizon" not in hyper:
             return loss
@@ -558,8 +554,8 @@ class WindowFeed(Feed):
         params.publish(self.versions[0], self.versions[0].version, 0, taken)
 
     def save(self, dropped: bool = False) -> Iterator[None]:
-        """Save the learner with its buffer. A run that resumes from this checkpoint starts new matches. Do nothing in a
-        serial run, because `write_part` saves there.
+        """Save the learner with its buffer. A run that resumes from this checkpoint starts new matches. In a serial
+        run, do nothing, because `write_part` saves the learner.
         """
         if not self.ctx.serial and self.learner.checkpoints.last != self.learner.version:
             self.learner.checkpoints.save()
@@ -581,7 +577,7 @@ class WindowFeed(Feed):
 
     @property
     def _statistics(self) -> torch.Tensor:
-        """View of this learner's running statistics. Between updates they differ from those of other learners."""
+        """View of this learner's running statistics, which differ from other learners' between updates."""
         vector = self.learner.update.vector
         return vector.flat[vector.weights :].detach()
 

@@ -53,8 +53,8 @@ class LearnerCheckpoints:
         self.made = self.agreed = ctx.control.saves if spec.update.asynchronous else 0
 
     def tell(self, number: int | None, failed: bool = False) -> None:
-        """Tell the main process, by a mark in a counter, that the parts of checkpoint `number` were written, or failed.
-        number: None for the initial weights.
+        """Tell the main process that the parts of checkpoint `number` were written, or with `failed`, that they could
+        not be written. If `number` is None, the checkpoint holds the initial weights.
         """
         last = abs(self.ctx.counters.get("saved"))
         mark = 0.5 if number is None else number + 1.0
@@ -63,9 +63,9 @@ class LearnerCheckpoints:
         self.ctx.counters.set("saved", -mark if failed else mark)
 
     def wait_taken(self, number: int) -> None:
-        """Wait until the main process has taken the parts of an earlier save of checkpoint `number`, because that save
-        has the same directory. If all workers take turns, do not wait: no parts are taken during a save, so the later
-        save counts.
+        """Wait until the main process has taken the parts that an earlier save wrote for checkpoint `number`.
+        Otherwise, the next save would overwrite them. Do not wait in a serial run, where the main process takes only
+        the parts of the last save.
         """
         last, until = abs(self.ctx.counters.get("saved")), time.monotonic() + TAKE_TIMEOUT
         if self.ctx.serial or not last or max(math.floor(last) - 1, 0) != number:
@@ -75,15 +75,15 @@ class LearnerCheckpoints:
             time.sleep(0.005)
 
     def writers_paused(self) -> AbstractContextManager[None]:
-        """Pause the other workers that change the weights (with a parameter server), while this learner saves."""
+        """While this learner saves, pause the other workers that change the weights on a parameter server."""
         return self.learner.update.writers_paused() if self.writes else contextlib.nullcontext()
 
     def save(self, more: WritePart | None = None, at: int | None = None, number: int | None = None) -> None:
         """Write this learner's part of a checkpoint. The main process joins the parts of all workers.
 
-        more: writes more into this learner's part.
-        at: the update that names the checkpoint, if other workers write parts too.
-        number: the checkpoint's number, if several agents write parts, each at its own update.
+        `more`: writes more data into this learner's part.
+        `at`: number of the update after which the checkpoint is named, if other workers write parts too.
+        `number`: the checkpoint's number, if several agents write parts, each at a different update.
         """
         learner = self.learner
         self.wait_taken(number if number is not None else at if at is not None else learner.update.refresh())
@@ -96,7 +96,7 @@ class LearnerCheckpoints:
                 self._attempt(number, number, more)
 
     def rescue(self) -> None:
-        """Save the last update of a failed run, unless an update is half made. Lanes restart when the run resumes."""
+        """Save the last update of a failed run, but no environments. Do nothing if an update is half made."""
         learner = self.learner
         version = learner.update.refresh()
         if self.more is None or not learner.update.whole or version in (self.last, learner.update.counts.begun):
@@ -110,7 +110,7 @@ class LearnerCheckpoints:
             self.tell(version)
 
     def _attempt(self, number: int, mark: int | None, more: WritePart | None = None) -> None:
-        """Write the parts of checkpoint `number`, and report them as written or failed."""
+        """Write the parts of checkpoint `number`, and report success or failure to the main process."""
         ctx = self.ctx
         if ctx.directory is None or not self.writes:
             return
@@ -143,8 +143,8 @@ class LearnerCheckpoints:
         part.json(f"{self.folder}/learner", {**counts, "scheduled": [schedule.name for schedule in hyper.schedules]})
 
     def load_or_begin(self) -> Row | None:
-        """Load the checkpoint from which the run resumes, and return its counts. Without a checkpoint, save the initial
-        weights, so that the run can be resumed from its start. Do nothing if another worker brings the weights.
+        """Load the checkpoint from which the run resumes, and return its counts. If the run does not resume, save the
+        initial weights, so that it can be resumed from its start. Do nothing if the weights come from another worker.
         """
         if not self.learner.update.counts.fresh:
             return None
@@ -168,7 +168,7 @@ class LearnerCheckpoints:
 
 
 def save_batch(learner: Learner, rows: Batch, loss: float, norm: float, metrics: Mapping[str, Tensor | float]) -> str:
-    """Save the batch of an update whose loss or gradient is not finite. Return the error message."""
+    """Save the batch of an update whose loss or gradient is not finite. Return the text of the error."""
     where, ctx, agent = "nowhere (no run directory)", learner.ctx, learner.spec.agent
     if ctx.directory is not None:
         whose = f"agent-{agent}-" if agent else ""

@@ -1,12 +1,12 @@
-"""Losses of SAC and TD3, and the functions that they use.
+"""Losses of SAC and TD3, and functions for these losses.
 
 batch  transitions of a replay's `sample()`, as tensors: "obs" [2, B, …] of s_t and s_{t+n}, "action" [B, …] in the
        environment's units, "return" and "discount" [B] (value_losses.td_target), "weight" [B] if stored
 q      values [n, B] of n critics, in units of reward; with discrete actions [n, B, A]
-logp   log π [B], in nats, of an action y in −1 … 1, not in the environment's units
+logp   log π [B] of an action y, in nats; y is from −1 to 1, not in the environment's units
 
 The terms of a loss share no weights. The critics' gradient stops at the actor, and the actor's gradient stops at the
-critics. So one backward pass and one optimizer step do the same as the three of the papers.
+critics. One backward pass and one optimizer step therefore suffice, where the papers make three of each.
 """
 
 from __future__ import annotations
@@ -62,9 +62,9 @@ def critic_loss(q: Tensor, goal: Tensor, weight: Tensor) -> Tensor:
 
 
 def temperature_loss(log_alpha: Tensor, logp: Tensor, entropy: float | Tensor) -> Tensor:
-    """Return the loss of the temperature α: −log α·mean(log π + H̄) [], where the mean is a constant (Haarnoja et al.
-    2018b, equation 18, in log α). A step raises α if the entropy −log π is below its target H̄. The inputs are
-    log_alpha [1], logp [B], entropy H̄ []. Raises ValueError for shapes that do not fit.
+    """Return the loss of the temperature α: −log α·(mean(log π) + H̄) [], with no gradient through log π (Haarnoja et
+    al. 2018b, equation 18, with log α for α). A step raises α if the entropy −log π is below its target H̄. The inputs
+    are `log_alpha` [1], `logp` [B] and `entropy` H̄ []. Raises ValueError for shapes that do not fit.
     """
     fit = log_alpha.shape == (1,) and logp.ndim == 1
     check_shapes(fit, "log_alpha must be [1], logp [B]", log_alpha, logp)
@@ -73,15 +73,15 @@ def temperature_loss(log_alpha: Tensor, logp: Tensor, entropy: float | Tensor) -
 
 def smoothed(y: Tensor, z: Tensor, deviation: float, bound: float) -> Tensor:
     """Return TD3's target action clip(μ⁻(s') + clip(σ·z, ±bound), ±1) [B, size] (Fujimoto et al. 2018, equation 14).
-    The inputs are y = μ⁻(s') and noise z [B, size]. Actions are between −1 and 1. Raises ValueError for shapes that do
-    not fit.
+    The inputs are the action y = μ⁻(s') and the noise z, both [B, size]. Actions are between −1 and 1. Raises
+    ValueError for shapes that do not fit.
     """
     check_shapes(y.ndim == 2 and y.shape == z.shape, "y and z must be one [B, size]", y, z)
     return (y + (deviation * z).clamp(-bound, bound)).clamp(-1.0, 1.0)
 
 
 def _measured(loss: Loss, values: tuple[Tensor, ...], q: Tensor, goal: Tensor, weight: Tensor) -> LossOutput:
-    """Return a LossOutput. values: the loss's metrics in order, without those of q [n, B], goal [B] and weight [B]."""
+    """Return a LossOutput with the metrics `values` and the means of `q`, `goal`, |δ| and `weight`."""
     size = (q.detach() - goal).abs().mean(0)
 
     def measure() -> Iterable[tuple[str, Tensor]]:
@@ -93,25 +93,25 @@ def _measured(loss: Loss, values: tuple[Tensor, ...], q: Tensor, goal: Tensor, w
 
 @dataclass(frozen=True)
 class SACLoss(Loss):
-    """Loss of soft actor-critic (Haarnoja et al. 2018b, v2): batch means of three terms:
+    """Loss of soft actor-critic (Haarnoja et al. 2018b, v2), the sum of the batch means of three terms:
 
     critics      Σ_j w·½(Q_j(s, a) − y)², y = G + D·(min_j Q⁻_j(s', a') − α·log π(a'|s')), a' ~ π(s')
     actor        α·log π(ã|s) − min_j Q_j(s, ã), ã ~ π(s), whose gradient goes through ã
     temperature  −log α·(log π(ã|s) + H̄)
 
-    entropy: target entropy H̄ in nats.
-    alpha: a fixed temperature; 0: α is learned.
-    masked: whether action masks lower H̄, by 0.89 of the amount by which they lower the entropy of uniform actions.
-    subset, mean, delay: for REDQ (Chen et al. 2021). The target's minimum is over `subset` critics, drawn for each
-        update. With `mean`, the actor's value is the mean over all critics. Only every `delay`-th update has the actor
-        and temperature terms.
-    joint: for CrossQ (Bhatt et al. 2024). One pass of the critics gives Q(s, a) and Q(s', a'), with batch statistics of
-        both. No target network is used.
+    `entropy`: target entropy H̄ in nats.
+    `alpha`: a fixed temperature; 0: α is learned.
+    `masked`: whether action masks lower H̄. If they lower the entropy of uniform actions by x, they lower H̄ by 0.89·x.
+    `subset`, `mean`, `delay`: for REDQ (Chen et al. 2021). The target's minimum is over `subset` critics, drawn at
+        random for each update. If `mean`, the actor's value is the mean over all critics. Only every `delay`-th update
+        has the actor and temperature terms.
+    `joint`: for CrossQ (Bhatt et al. 2024). One pass of the critics gives both Q(s, a) and Q(s', a'), and batch
+        statistics include both. No target network is used.
 
-    For DroQ (Hiraoka et al. 2022), dropout leaves out different units in each of the critics' three passes.
-    Expectations over discrete actions are sums (Christodoulou 2019). With real and discrete parts, sums are over the
-    discrete parts for one draw of the real parts, and log π is of both (Delalleau et al. 2019). The priority is the
-    mean of |δ| over the critics. The metric "entropy" is −log π.
+    In DroQ (Hiraoka et al. 2022), dropout leaves out different units in each of the critics' three passes. Expectations
+    over discrete actions are sums (Christodoulou 2019). If an action has continuous and discrete parts, the continuous
+    parts are drawn once, the sums are over the discrete parts, and log π covers all parts (Delalleau et al. 2019). The
+    priority is the mean of |δ| over the critics. The metric "entropy" is −log π.
     """
 
     entropy: float
@@ -126,13 +126,13 @@ class SACLoss(Loss):
 
     @property
     def divisible(self) -> bool:  # type: ignore[override]
-        """See Loss. With `joint`, the batch statistics of a part differ from those of the whole batch."""
+        """See Loss. With `joint`, the loss is not divisible, because it depends on statistics of the whole batch."""
         return not self.joint
 
     def noise(self, policy: CriticsNetwork, batch: Batch, key: Key) -> Batch:
-        """Draw the random numbers of an update, all [B, …]. These are standard normal numbers for the actions at s and
-        s', the choice of the target's critics, and numbers by which dropout leaves out units in three passes. Also mark
-        updates that change the actor.
+        """Draw the random numbers of an update, all [B, …]: normal noise for the actions at s and s', the indices of
+        the target's critics, and numbers for dropout in three passes. An update that changes the actor gets a field
+        "actor".
         """
         rng, rows, found = np.random.default_rng(key), len(batch["return"]), Batch()
         if policy.size:
@@ -166,7 +166,7 @@ class SACLoss(Loss):
         return _measured(self, (loss, critic, actor, alpha.mean(), -logp.mean()), q, goal, weight)
 
     def _entropy(self, policy: CriticsNetwork, batch: Batch) -> float | Tensor:
-        """Return the target entropy H̄. With masks, return the mean of the rows' targets, []."""
+        """Return the target entropy H̄. If there are masks, return its mean over the batch, a tensor []."""
         masks = tree.map(lambda x: x[0], batch["mask"]) if self.masked and "mask" in batch else None
         if (legal := policy.actions.mask(masks)) is None:
             return self.entropy
@@ -184,7 +184,7 @@ class SACLoss(Loss):
         self, policy: CriticsNetwork, target: CriticsNetwork, features: Tensor, then: Batch, batch: Batch, alpha: Tensor
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Return q [n, B], V(s') [B], the actor's loss [] and log π(ã) [B]. If this update does not change the actor,
-        return 0 as its loss, and log π(a').
+        the actor's loss is 0, and log π(a') is returned instead of log π(ã).
         """
         draws = batch["units"].unbind(1) if "units" in batch else (None, None, None)
         masks = [policy.actions.mask(tree.map(lambda x, i=i: x[i], batch.get("mask", {}))) for i in (0, 1)]
@@ -213,7 +213,7 @@ class SACLoss(Loss):
 
 
 def _soft(scores: Tensor, logp: Sequence[Tensor | None], alpha: Tensor) -> Tensor:
-    """Return V(s) [B] from critics' scores [n, B, choices or 1]. logp: of real parts [B], of discrete parts [B, …]."""
+    """Return V(s) [B] from critics' scores. `logp`: of continuous parts [B], and of discrete parts [B, choices]."""
     of_y, of_choices = logp
     if of_choices is None:
         return soft_value(scores.squeeze(-1), cast("Tensor", of_y), alpha)
@@ -222,7 +222,7 @@ def _soft(scores: Tensor, logp: Sequence[Tensor | None], alpha: Tensor) -> Tenso
 
 
 def _mean_logp(logp: Sequence[Tensor | None]) -> Tensor:
-    """Return log π [B]. For discrete parts, this is the mean of log π under π."""
+    """Return log π [B]. For discrete parts of an action, return the mean of log π under π."""
     of_y, of_choices = logp
     if of_choices is None:
         return cast("Tensor", of_y)
@@ -231,7 +231,7 @@ def _mean_logp(logp: Sequence[Tensor | None]) -> Tensor:
 
 
 def _drawn(q: Tensor, batch: Batch) -> Tensor:
-    """Return the values [m, B, …] of the critics drawn for this update, out of q [n, B, …]; q if none were drawn."""
+    """Return the values [m, B, …] of the critics drawn for this update, or `q` [n, B, …] if none were drawn."""
     if "subset" not in batch:
         return q
     rows = batch["subset"].T
@@ -240,14 +240,14 @@ def _drawn(q: Tensor, batch: Batch) -> Tensor:
 
 @dataclass(frozen=True)
 class TD3Loss(Loss):
-    """Loss of TD3 (Fujimoto et al. 2018): batch means of two terms:
+    """Loss of TD3 (Fujimoto et al. 2018), the sum of the batch means of two terms:
 
     critics  Σ_j w·½(Q_j(s, a) − y)², y = G + D·min_j Q⁻_j(s', a'), a' = clip(μ⁻(s') + clip(σ·z, ±bound), ±1)
     actor    −Q_1(s, μ(s)), in every `delay`-th update
 
     In all other updates the actor has no gradient and no optimizer step (OptimizerSpec.parts). Target networks move
-    only together with the actor (TargetNetwork). With one critic, delay 1 and no smoothing, this is the loss of DDPG
-    (Lillicrap et al. 2016). The priority is the mean of |δ| over the critics.
+    only together with the actor (TargetNetwork). With one critic, delay 1 and no smoothing, this loss equals that of
+    DDPG (Lillicrap et al. 2016). The priority is the mean of |δ| over the critics.
     """
 
     smoothing: NonNegative = 0.2

@@ -39,16 +39,15 @@ T = TypeVar("T")
 
 
 def collator_for(queue: RolloutQueue | RolloutSlots, n: int, device: torch.device) -> Collator:
-    """Return the Collator, which joins `n` rollout slots (shared memory of a rollout) into one batch on the device."""
+    """Return a Collator, which joins `n` rollout slots (shared memory of a rollout) into one batch on the device."""
     if device.type == "cpu":
         return Collator(queue.rows, queue.state, queue.lanes, n)
     return DeviceCollator(queue, n, device)
 
 
 class DeviceCollator(Collator):
-    """Joins rollout slots into a batch on a GPU. Observations are copied from each slot directly into its lanes of the
-    batch, asynchronously if memory is page-locked. All other fields are small, so the CPU joins them. The slots must
-    not change until `done` returns.
+    """Joins rollout slots into a batch on a GPU. Observations are copied directly to the GPU, asynchronously if memory
+    is page-locked. The CPU joins all other fields, which are small. The slots must not change until `done` returns.
     """
 
     def __init__(self, queue: RolloutQueue | RolloutSlots, n: int, device: torch.device):
@@ -59,7 +58,7 @@ class DeviceCollator(Collator):
         self.obs: Batch | None = None
 
     def __call__(self, slots: list[int]) -> tuple[Batch, Batch]:
-        """Return the joined rows [T+1, n·lanes, …] and the state [n·lanes, …]. "obs" are tensors on the device."""
+        """Return the joined rows [T+1, n·lanes, …], with "obs" on the device, and the state [n·lanes, …]."""
         rows, state = super().__call__(slots)
         if self.n == 1:
             return {**rows, "obs": to_device(tree.map(lambda x: x[slots[0]], self.source), self.device)}, state
@@ -91,10 +90,10 @@ COLUMNS = ("obs", "action", "mask", "first", "reward", "events", "terminated", "
 class Epochs:
     """Several passes over one batch, as in PPO.
 
-    epochs: number of passes.
-    minibatches: number of equal parts of each pass; each part gives one update.
-    target_kl: stop after a minibatch whose approximate KL divergence from the policy that acted, averaged over
-        replicas, is above this value; 0: never stop.
+    `epochs`: number of passes.
+    `minibatches`: number of minibatches, of equal size, in each pass. Each minibatch gives one update.
+    `target_kl`: limit of the approximate KL divergence from the policy that acted, averaged over replicas. The passes
+        end after a minibatch above the limit. If 0, there is no limit.
     """
 
     epochs: int = 4
@@ -103,13 +102,13 @@ class Epochs:
 
     @property
     def updates(self) -> int:
-        """Number of updates from one batch, if target_kl does not stop them early."""
+        """Number of updates from one batch, unless target_kl stops the passes early."""
         return self.epochs * self.minibatches
 
 
 def shuffled_order(places: np.ndarray, passes: Epochs, seed: tuple[int, ...]) -> list[tuple[np.ndarray, slice]]:
-    """Return the random order of all minibatches of a batch. A minibatch is given by the order of places in its epoch,
-    and by a slice of that order. places: of transitions, or of whole lanes. The slices are as equal as possible.
+    """Divide each epoch into minibatches, as equal as possible. Return a pair for each minibatch: the epoch's shuffled
+    places, and the slice of them that forms the minibatch. `places`: indices of transitions, or of whole lanes.
     """
     generator = np.random.default_rng(seed)
     orders = [generator.permutation(places) for _ in range(passes.epochs)]
@@ -119,13 +118,12 @@ def shuffled_order(places: np.ndarray, passes: Epochs, seed: tuple[int, ...]) ->
 
 
 class Minibatches:
-    """Divides one rollout into minibatches: single transitions or, with a recurrent network, whole lanes with their
-    state.
+    """Divides one rollout into minibatches of single transitions. With a recurrent network, a minibatch has whole lanes
+    and their state.
 
-    rows: the rollout's rows [T+1, B].
-    targets: tensors [T, B] that the loss prepared. Invalid transitions are left out, except in whole lanes.
-    whole: whether minibatches are lanes with all rows, including the last, because the loss computes the targets
-        itself.
+    `rows`: the rollout's rows [T+1, B].
+    `targets`: tensors [T, B] that the loss prepared. Minibatches of transitions leave out invalid ones.
+    `whole`: whether minibatches are lanes with all T+1 rows, because the loss computes the targets itself.
     """
 
     def __init__(self, rows: Batch, state: Batch, targets: Batch, version: np.ndarray, whole: bool = False):
@@ -145,9 +143,8 @@ class Minibatches:
         return np.arange(self.lanes) if self.whole else np.flatnonzero(self.valid)
 
     def take(self, order: np.ndarray, at: slice = slice(None)) -> tuple[Batch, Batch]:
-        """Return a minibatch's rows and the state before them. The rows are [1, n] transitions, or [T, n] of n whole
-        lanes; they are [T+1, n] if `whole` was given. order: the order of the epoch. All rows are put in this order
-        once per epoch.
+        """Return the rows of the minibatch `order[at]`, and the recurrent state before these rows. The rows are n
+        transitions [1, n], or n whole lanes [T, n]. If `whole` was given, lanes have all rows [T+1, n].
         """
         if self.whole:
             places = order[at]
@@ -168,8 +165,8 @@ class Minibatches:
 
 
 def pick_rows(rows: Batch, state: Batch, at: Tensor, whole: bool) -> tuple[Batch, Batch]:
-    """Return the transitions [1, n] at the places `at` of rows [T·B]. With `whole`, return the lanes `at` of rows [T,
-    B], with the state of these lanes.
+    """If `whole`, return the lanes `at` of rows [T, B], and the state of these lanes. Otherwise, return the transitions
+    `at` of rows [T·B], as rows [1, n].
     """
     if whole:
         return tree.map(lambda x: x[:, at], rows), tree.map(lambda x: x[at], state)
@@ -179,8 +176,8 @@ def pick_rows(rows: Batch, state: Batch, at: Tensor, whole: bool) -> tuple[Batch
 def run_epochs(
     learner: Any, batch: Batch, state: Batch, version: np.ndarray, seed: tuple[int, ...]
 ) -> Generator[None, None, None]:
-    """Make all updates from one rollout. The rollout's agent steps count once, with the first update. Lags (ages of the
-    weights that acted) count with each update. learner: a Learner, or an object with the same methods.
+    """Make all updates from one rollout (see Epochs). The first update also counts the rollout's agent steps.
+    `learner`: a Learner, or an object with the same methods.
     """
     policy, loss, passes = learner.policy, learner.spec.loss, learner.spec.passes
     targets = loss.prepare(batch, policy.reward_scale())
@@ -224,17 +221,16 @@ class Runner:
         self.drawn: tuple[int, Batch] = (-1, {})  # random numbers drawn early, for the update of a version
 
     def __call__(self, batch: Batch, state: Batch, version: int, tape: Tape | None = None) -> LossOutput:
-        """Return the loss of a batch, and leave the gradient in the learner's vector.
+        """Return the loss of a batch, and leave the gradient in the learner's vector. Raises UserError if the loss
+        function returns no LossOutput.
 
-        version: version of the weights, also part of the key of random numbers (Loss.noise).
-        tape: activations that were recorded when these weights acted in these rows.
-
-        Raises UserError: the loss returns no LossOutput.
+        `version`: version of the weights. It also seeds the loss's random numbers (Loss.noise).
+        `tape`: activations that were recorded when these weights acted in these rows.
         """
         return self.score(self.with_noise(batch, version) if self.draws else batch, state, tape)
 
     def score(self, batch: Batch, state: Batch, tape: Tape | None = None) -> LossOutput:
-        """Do the same as `__call__`, for a batch that already contains its random numbers."""
+        """Return the loss as `__call__` does, for a batch that already contains its random numbers."""
         policy: Any = self.policy
         if tape is not None:
             policy = SimpleNamespace(unroll=partial(policy.unroll, tape=tape), observe_targets=policy.observe_targets)
@@ -247,17 +243,17 @@ class Runner:
         return scored._replace(loss=scored.loss.detach())
 
     def part(self, parts: Minibatches, order: np.ndarray, at: slice, version: int) -> LossOutput:
-        """Do the same as `__call__`, for one minibatch of a rollout. See Minibatches.take."""
+        """Return the loss as `__call__` does, for one minibatch of a rollout. See Minibatches.take."""
         return self(*parts.take(order, at), version)
 
     def noise_of(self, batch: Batch, version: int) -> Batch:
-        """Return the random numbers (arrays) of the update that starts from the weights `version`."""
+        """Return the random numbers (arrays) for the update of weights `version`."""
         (at, drawn), self.drawn = self.drawn, (-1, {})
         return drawn if at == version else self.loss.noise(self.policy, batch, (*self.seed, version))
 
     def draw_noise(self, batch: Batch, version: int) -> None:
-        """Draw the random numbers for the update of weights `version` in advance. For a user's loss, do nothing: its
-        random numbers may depend on the weights, which are not known yet.
+        """Draw the random numbers for the update of weights `version` in advance. Do nothing for a user's loss, because
+        its random numbers may depend on the weights.
         """
         if self.draws and type(self.loss).__module__.startswith("polyplay."):
             self.drawn = version, self.loss.noise(self.policy, batch, (*self.seed, version))
@@ -268,18 +264,18 @@ class Runner:
         return {**batch, **to_device(drawn, self.vector.flat.device)} if drawn else batch
 
     def compile(self) -> bool:
-        """Prepare this runner to compile its updates. Return False if another runner is needed for that."""
+        """Prepare this runner to compile updates. Return False if it can't compile them."""
         return False
 
     def close(self) -> None:
         """End the threads and processes that the runner started."""
 
     def begin(self, items: list[Batch], version: int) -> None:
-        """Start to compute the next updates in other threads. Meanwhile the caller changes neither weights nor
-        hyperparameters.
+        """Start to compute the next updates in other threads. Until these updates are done, the caller must not change
+        weights or hyperparameters.
 
-        items: batches of the next updates, as NumPy arrays.
-        version: version of the weights before the first of these updates.
+        `items`: batches of the next updates, as NumPy arrays.
+        `version`: version of the weights before the first of these updates.
         """
 
 
@@ -288,7 +284,7 @@ class Runner:
 
 @contextlib.contextmanager
 def own_loss(title: str) -> Iterator[None]:
-    """Make error messages about a user's loss name the option --loss."""
+    """Make error messages about a user's loss begin with the option --loss."""
     try:
         yield
     except UserError as e:
@@ -298,8 +294,8 @@ def own_loss(title: str) -> Iterator[None]:
 @dataclass(frozen=True)
 class LearnerSpec(Holder):
     """Describes a learner: network, loss, update, hyperparameters, and length of training. If the network has auxiliary
-    heads or a temporal core, their terms are added to an actor-critic's loss. The learner then also gets the memory of
-    recent rows that these heads draw from.
+    heads or a temporal core, their loss terms are added to an actor-critic's loss. If heads learn from past rows, the
+    learner gets a memory of recent rows (UnrealWindows).
     """
 
     policy: PolicyFactory
@@ -340,9 +336,8 @@ class LearnerSpec(Holder):
         self.update.fit(self.policy)
 
     def with_loss(self, make: Callable[[Loss], Loss] | str) -> LearnerSpec:
-        """Return a copy of this LearnerSpec with another loss, which `make` returns for the present loss. make: a
-        function, or its name as module:callable. Raises UserError: `make` fails, or returns a loss that a learner
-        cannot call.
+        """Return a copy of this LearnerSpec with the loss that `make` returns for the present loss. `make` is a
+        function or its name, module:callable. Raises UserError if `make` fails or a learner cannot call the new loss.
         """
         title = user_modules.title(make)
         if isinstance(self.policy, NetworkFactory) and self.policy.options.get("value") == "popart":
@@ -385,7 +380,7 @@ GOLDEN = 0.6180339887498949  # golden ratio: spreads that tenth evenly over a le
 
 
 class Learner:
-    """Trains a network: takes batches, makes updates, and counts agent steps, updates and ages of acting weights."""
+    """Trains a network: takes batches, makes updates, and counts agent steps, updates and policy lags."""
 
     def __init__(self, ctx: WorkerContext, spec: LearnerSpec):
         self.ctx, self.spec, self.checkpoints = ctx, spec, LearnerCheckpoints(self, ctx, spec)
@@ -413,8 +408,8 @@ class Learner:
         ctx.hooks.rescue = self.checkpoints.rescue
 
     def adjust(self) -> None:
-        """Prepare the learner for an update and all its passes. First the parts of the learner adjust themselves. Then
-        the network and the runner get the present hyperparameters, with the annealed learning rate.
+        """Prepare the learner for an update and all its passes. First, each part of the learner updates its settings.
+        Then the network and the runner get the present hyperparameters, with the annealed learning rate.
         """
         self._measure()
         if self.ctx.index == self.spec.agent == 0:
@@ -430,7 +425,7 @@ class Learner:
             tuned.apply_hyperparameters(hyper)
 
     def _measure(self) -> None:
-        """Measure the progress, in agent steps, of all learners that end together."""
+        """Measure the progress, in agent steps, that decides when this learner ends."""
         self.progress = self.learnt  # agent steps learned from
         for part in self.parts:
             if part.progress:
@@ -444,9 +439,9 @@ class Learner:
     def step(self, rows: Batch, state: Batch, tape: Tape | None = None) -> Iterator[None]:
         """Make one update from a rollout, or all updates of `spec.passes`.
 
-        rows: the rollout's rows [T+1, B], as NumPy arrays; observations may be tensors on the device.
-        state: the recurrent state before these rows.
-        tape: activations to reuse, recorded while the present weights acted.
+        `rows`: the rollout's rows [T+1, B], as NumPy arrays; observations may be tensors on the device.
+        `state`: the recurrent state before the rows.
+        `tape`: activations to reuse, recorded while the present weights acted.
         """
         batch, state = to_device(rows, self.device), to_device(state, self.device)
         self.adjust()
@@ -465,7 +460,7 @@ class Learner:
         return (yield from self.apply_gradient(scored, batch, versions, learnt, observe=True))
 
     def timed(self, update: Generator[None, None, T]) -> Generator[None, None, T]:
-        """Run an update, and count its lags. Its time counts as learning, except waits for other workers."""
+        """Run an update, and count its time as learning. Waits for other workers do not count."""
         before, waited = time.perf_counter(), self.update.waited
         result = yield from update
         after, waited = time.perf_counter(), self.update.waited - waited
@@ -477,7 +472,7 @@ class Learner:
         return result
 
     def count_lags(self) -> None:
-        """Add the lags measured since the last call to the counters of the run."""
+        """Report the lags (ages of the weights that acted) that were measured since the last call."""
         if self.lags:
             self.ctx.counters.lag(np.concatenate(self.lags))
             self.lags.clear()
@@ -490,11 +485,11 @@ class Learner:
     def step_on_sample(
         self, item: Batch, fresh: float = 0.0, observe: bool = False
     ) -> Generator[None, None, Tensor | None]:
-        """Make one update from a sample of a replay. Return new priorities of its items, or None if the loss gives
+        """Make one update from a replay's sample. Return new priorities of the sample's items, or None if the loss has
         none.
 
-        fresh: agent steps taken since the last update. Each step counts once, however often the replay draws it.
-        observe: whether to update the running statistics with the sample first, because acting did not.
+        `fresh`: agent steps taken since the last update. Each step counts once, however often the replay draws it.
+        `observe`: whether to update the running statistics with the sample first. Use False if acting updates them.
         """
         self.update.refresh()  # the gradient is computed with the newest weights, even if older ones acted
         if observe:
@@ -514,14 +509,14 @@ class Learner:
 
     @property
     def begins(self) -> int:
-        """Number of next updates that may start before the first of them is counted. It is 1 if a part of the learner
-        may change the inputs of the second update.
+        """Number of next updates that other threads may start in advance. It is 1 if a part of the learner may change
+        the inputs of the second update.
         """
         changing = (part for part in self.parts if part.adjust or part.rate or part.updated)
         return min([self.run.begins, *(part.unchanged() if part.unchanged else 1 for part in changing)])
 
     def begin(self, items: list[Batch]) -> None:
-        """Let other threads start to compute the next updates from these samples, while this thread acts."""
+        """Let other threads start to compute the next updates from the samples `items`, while this thread acts."""
         self.adjust()
         self.run.begin(items, self.version)
 
@@ -538,7 +533,7 @@ class Learner:
         return self.run.part(parts, order, at, self.version)
 
     def observe(self, rows: Batch) -> None:
-        """Update running statistics, also the target network's, with new rows [T+1, B] before a replay draws them."""
+        """Update the running statistics of the network and of the target network with new rows [T+1, B]."""
         if self.policy.observes:
             if self.run.settle:
                 self.run.settle()
@@ -556,13 +551,13 @@ class Learner:
         observe: bool = False,
         watch: bool = False,
     ) -> Generator[None, None, float]:
-        """Make and count one update from the gradient in the learner's vector. With `watch`, return the approximate KL
-        divergence from the policy that acted, averaged over replicas; otherwise return 0.
+        """Make and count one update from the gradient in the learner's vector. If `watch`, return the approximate KL
+        divergence from the policy that acted, averaged over replicas. Otherwise, return 0.
 
-        rows: the batch, which is saved to a file if the loss or the gradient is not finite.
-        versions: version of the weights that acted, for each row.
-        `learnt`: agent steps to count.
-        observe: whether to update running statistics with the rows.
+        `rows`: the batch, which is saved to a file if the loss or the gradient is not finite.
+        `versions`: version of the weights that acted, for each row.
+        `learnt`: number of agent steps to count.
+        `observe`: whether to update running statistics with the rows.
         """
         if not all(part.admit(scored) for part in self.parts if part.admit):
             self.update.counts.refuse()
@@ -586,7 +581,7 @@ class Learner:
         return kl if total is None else float(total[3] / total[4])
 
     def count_only(self, steps: float) -> Generator[None, None, float]:
-        """Count agent steps without an update. Replicas first sum their steps; return the mean steps of a replica."""
+        """Count agent steps of all replicas without an update. Return the mean number of steps of a replica."""
         total = yield from self.update.agree(self.sums(steps))
         self.update.counts.add(total[0], updates=0)
         self.learnt = self.update.counts.learnt
@@ -594,7 +589,7 @@ class Learner:
         return float(total[0] / total[4])
 
     def sums(self, learnt: float = 0.0, kl: float = 0.0, leaving: float = 0.0) -> Sums:
-        """Return the numbers that replicas sum. leaving: 1 if this replica makes no more updates; others then stop."""
+        """Return numbers to sum over all replicas. `leaving`: 1 if this replica ends, so that the others stop too."""
         first, control = self.ctx.index == 0, self.ctx.control
         # of synchronous replicas, only the first reports that the run finishes
         finishing = (first or self.spec.update.asynchronous) * control.finishing

@@ -1,8 +1,8 @@
 """The learning loop, and the sources of its batches.
 
-A `Source` describes where a learner's batches come from. A `Feed` is a source that one worker has opened. Batches come
-from the learner's own rollouts, from a queue of other workers' rollouts or chunks (rows of one lane), from a replay
-buffer in the learner, or from separate replay workers.
+A `Source` describes where a learner's batches come from. A `Feed` is a source that one worker has opened. There are
+four kinds of sources: the learner's own rollouts, a queue of other workers' rollouts or chunks (rows of one lane), a
+replay buffer in the learner, and separate replay workers.
 """
 
 from __future__ import annotations
@@ -61,10 +61,9 @@ Nothing = tuple[()]
 
 
 class Source(ABC, Holder):
-    """Describes where a learner's batches come from. The description is pickled for the workers.
-
-    The run's plan, memory estimate, diagram and placement of workers also read this description. Raises TypeError: a
-    subclass does not define `shape` or `open`.
+    """Describes where a learner's batches come from. The description is sent to workers as a pickle. It also serves to
+    plan the run, to estimate memory, and to draw the diagram of the system. Raises TypeError if a subclass does not
+    define `shape` or `open`.
     """
 
     edge: Edge | None = None  # queue that other workers fill; None: the learner acts itself
@@ -81,14 +80,14 @@ class Source(ABC, Holder):
     @property
     @abstractmethod
     def shape(self) -> tuple[int, int]:
-        """Shape of an update's batch: [rows, lanes]. With a replay: [rows of an item, items]."""
+        """Shape of an update's batch: [rows, lanes], or with a replay [rows of an item, items]."""
 
     @abstractmethod
     def open(self, ctx: WorkerContext, learner: Learner, params: Any, replayed: bool = False) -> Feed:
         """Open the source in one worker.
 
-        params: where the learner publishes its weights; None: nowhere.
-        replayed: whether rollouts are only stored in a replay buffer.
+        `params`: the object in which the learner publishes its weights, or None.
+        `replayed`: whether the rollouts are only stored in a replay buffer.
         """
 
     def holds(self) -> Mapping[str, Any]:
@@ -106,8 +105,8 @@ class Source(ABC, Holder):
 
 class Feed(ABC):
     """A Source that one worker has opened. The learning loop calls `learn` and then `finish` with every item. If a
-    checkpoint is due, the loop calls `save`: after an item if `between` is true, or after a dropped rollout. At the end
-    the loop calls `close`.
+    checkpoint is due, the loop calls `save` as soon as `between` is True after an item, or when a rollout was dropped.
+    When the loop ends, it calls `close`.
     """
 
     alone: bool = True  # whether this learner ends the run without asking other learners
@@ -120,15 +119,15 @@ class Feed(ABC):
 
     @abstractmethod
     def items(self) -> Iterator[Any]:
-        """Yield the items to learn from in order. Yield None if no item came for a while."""
+        """Yield the items to learn from in order, and None if no item came for a while."""
 
     def learn(self, item: Any) -> Iterator[None]:
-        """Make an update from an item, or only count its agent steps. Unless overridden, an item is a Rollout."""
+        """Make an update from an item, or only count its agent steps. The base class learns from a Rollout."""
         rows, state = item
         return self.learner.step(rows, state)
 
     def finish(self, item: Any) -> None:  # noqa: B027
-        """Release the slots of the queue that hold the item. Publish the weights if other workers have copies."""
+        """Free the queue's slots that hold the item. Publish the weights if other workers have copies."""
 
     def publish(self) -> None:  # noqa: B027
         """Publish the weights if other workers have copies of them. ReplayFeed calls this after each update."""
@@ -138,8 +137,8 @@ class Feed(ABC):
         return not self.alone and self.ctx.late()
 
     def save(self, dropped: bool = False) -> Iterator[None]:
-        """Save the learner and this feed's state in a checkpoint, unless this update is already saved. dropped: whether
-        the run ended and dropped an unfinished rollout.
+        """Save the learner and this feed's state in a checkpoint, unless this update is already saved. `dropped`:
+        whether an unfinished rollout was dropped at the end of the run.
         """
         if self.learner.checkpoints.last != self.learner.version:
             self.learner.checkpoints.save()
@@ -150,8 +149,8 @@ class Feed(ABC):
 
 
 def learn(ctx: WorkerContext, *, source: Source, spec: LearnerSpec, publish: Any = None) -> Iterator[None]:
-    """Take batches from a source, make updates, and publish the weights if other workers have copies of them. If a
-    rollout takes too long when the run ends, drop the rollout and save the last update.
+    """Take batches from a source, make updates, and publish the weights to workers that have copies. When the run ends,
+    do not wait for a slow rollout: drop it, and save the last update.
     """
     learner = Learner(ctx, spec)
     feed = source.open(ctx, learner, publish)
@@ -198,10 +197,10 @@ def learn(ctx: WorkerContext, *, source: Source, spec: LearnerSpec, publish: Any
 
 def try_loss(source: Source, spec: LearnerSpec) -> None:
     """Call a user's loss once on made-up data, so that errors show before any worker starts. The data are rows of two
-    lanes, or two items of a replay. Other exceptions of the loss are ignored, because a worker would report them.
+    lanes, or two items of a replay.
 
-    Raises UserError: the loss reads an unknown name, returns no LossOutput, or returns a loss that is not finite; or
-    the spec has both a replay and passes.
+    Raises UserError if the loss reads an unknown name, returns no LossOutput, or returns a loss that is not finite, or
+    if the spec has both a replay and passes. All other exceptions are ignored here, because a worker will report them.
     """
     if spec.passes is not None and source.replay is not None:
         raise UserError("LearnerSpec: passes given with a replay, but need a source of rollouts, such as Inline")
@@ -238,7 +237,7 @@ class _Missing(UserError, KeyError):
 
 
 class _Known(dict[str, Any]):
-    """Inputs of a loss by name. An unknown name raises _Missing. kind: what the error message calls an input."""
+    """Inputs of a loss by name. An unknown name raises _Missing. `kind`: word for an input in the error message."""
 
     def __init__(self, kind: str, values: Mapping[str, Any]):
         super().__init__(values)
@@ -249,9 +248,9 @@ class _Known(dict[str, Any]):
 
 
 def _example(source: Source, policy: Policy) -> Batch | None:
-    """Return a made-up batch of the source: three rows of two lanes, or two items of a replay. Floats are from 0 to 1,
-    other numbers are 0, and every action is legal. All rows hold the policy's outputs for the first row. Return None if
-    a user wrote the source.
+    """Return a made-up batch of the source, or None if a user wrote the source. The batch has three rows of two lanes,
+    or two items of a replay. Floats are from 0 to 1, other numbers are 0, and every action is legal. If possible, all
+    rows hold the policy's outputs for the first row.
     """
     if source.replay is not None:
         fields = replace(source.replay, batch=2).drawn()
@@ -281,8 +280,8 @@ def _example(source: Source, policy: Policy) -> Batch | None:
 
 @dataclass(frozen=True)
 class Inline(Source):
-    """Rollouts that the learner plays itself, one at a time. The policy lag is 0: the weights that act are those that
-    learn. Only asynchronous learners may change the weights during a rollout.
+    """Rollouts that the learner plays itself, one at a time. The policy lag is 0, because the learner acts with the
+    weights that it updates. Only asynchronous learners can change each other's weights during a rollout.
     """
 
     envs: Envs = field()
@@ -317,7 +316,7 @@ class Inline(Source):
 
 
 class ActingFeed(Feed):
-    """Feed of a learner that acts itself (Inline). Learners that average gradients end together, after a rollout."""
+    """Feed of a learner that acts itself (Inline). Learners that average gradients all end after the same rollout."""
 
     alone, blocking = False, False
 
@@ -329,8 +328,8 @@ class ActingFeed(Feed):
         """Write the state of the learner's lanes (parallel environments) into a checkpoint. Raises OSError."""
 
     def save(self, dropped: bool = False) -> Iterator[None]:
-        """Save the learner. Its lanes are saved too if all learners are between two rollouts; asynchronous learners
-        never are. After a dropped rollout, save only if this update is not saved yet, or if the learner has a replay.
+        """Save the learner. Save its environments too, unless learners are asynchronous or a rollout was dropped. After
+        a dropped rollout, save only if the last update is not saved yet, or if the learner has a replay.
         """
         learner, apart = self.learner, self.learner.spec.update.asynchronous
         more, done = self.replayed and not apart, (learner.checkpoints.last, learner.update.counts.begun)
@@ -389,7 +388,7 @@ class InlineFeed(ActingFeed):
 
 
 class EpisodeFeed(ActingFeed):
-    """Feed of a learner with one lane or match, whose rollouts also end with an episode. The lanes are not saved."""
+    """Feed of a learner with one lane or match. A rollout ends with an episode, or when it is full."""
 
     def __init__(self, source: Inline, ctx: WorkerContext, learner: Learner):
         super().__init__(ctx, learner)
@@ -415,7 +414,6 @@ class EpisodeFeed(ActingFeed):
 
 
 def _rows(learner: Learner, envs: Envs) -> tuple[Spec, Spec]:
-    """Return the fields of a row, and the fields of the recurrent state before a rollout."""
     return rows_of(envs.spec, learner.policy.spec()), learner.policy.state_spec()
 
 
@@ -423,8 +421,8 @@ def _rows(learner: Learner, envs: Envs) -> tuple[Spec, Spec]:
 
 
 class Rollouts(RolloutBatches, Source):
-    """Source of batches from other workers: takes `n` rollouts at a time from a RolloutQueue. Actors, which have their
-    own copies of the weights, fill this queue. in_turn: whether to take equally often from each actor.
+    """Source of batches of `n` rollouts from a RolloutQueue, which is filled by actors with copies of the weights. If
+    `in_turn`, rollouts are taken equally often from each actor.
     """
 
     @property
@@ -462,7 +460,7 @@ class RolloutFeed(Feed):
         return self.source.consumer(ctx.index, log, collator_for(queue, self.source.n, self.learner.device))
 
     def _note_lane(self, slots: list[int]) -> None:
-        """Set `lane` to the number of the first lane of the actor that made the rollout."""
+        """Store the number of the first lane of the actor that made the rollout."""
         self.lane = slots[0] // self.queue.share * self.queue.lanes
 
     def learn(self, item: Rollout) -> Iterator[None]:
@@ -479,7 +477,7 @@ class RolloutFeed(Feed):
 
     def save(self, dropped: bool = False) -> Iterator[None]:
         """Save the learner, the state of its actors, and the rollouts in the queue. Do nothing if this update is
-        already saved, or if the checkpoint from which the run resumed is more complete.
+        already saved, or if the run resumed from this update and now lacks an actor's state.
         """
         if self.learner.checkpoints.last == self.learner.version:
             return
@@ -496,10 +494,9 @@ class RolloutFeed(Feed):
 
 
 class Chunks(QueueBatches, Source):
-    """Source of batches from a TrainingQueue. A batch has the fewest chunks (rows of one lane) that hold `rows`
-    transitions; with 0, one chunk. `rows` may change during the run. Acting uses the learner's weights directly.
-
-    Raises UserError: `rows` may need more chunks than the queue holds.
+    """Source of batches of chunks (rows of one lane) from a TrainingQueue. A batch has as many chunks as `rows`
+    transitions need, but at least one. `rows` may change during the run. Acting uses the learner's weights directly.
+    Raises UserError if `rows` may need more chunks than the queue holds.
     """
 
     queue: TrainingQueue
@@ -511,14 +508,14 @@ class Chunks(QueueBatches, Source):
 
     @property
     def n(self) -> int:  # type: ignore[override]
-        """Number of chunks in a batch, if each has T transitions."""
+        """Number of chunks in a batch, if each chunk has T transitions."""
         return max(1, -(-self.rows // self.queue.T))
 
     def describe(self) -> list[str]:
         return [f"batch   at least {self.rows} transitions" if self.rows else "batch   one chunk"]
 
     def consumer(self) -> Iterator[Rollout | None]:
-        """Yield (rows [T+1, n, …], state [n, …]) of n chunks. Yield None if nothing came for a while. Raises Closed."""
+        """Yield the rows [T+1, n, …] and state [n, …] of n chunks, or None if none came for a while. Raises Closed."""
         queue = self.queue
         while True:
             slots = queue.take(self.rows)
@@ -553,8 +550,8 @@ class ChunkFeed(Feed):
 
 class Replayed(Source):
     """Stores another source's rollouts in a replay buffer of the learner, and draws batches from it. The learner makes
-    all updates that are due (ReplayBuffer.due) before it inserts a rollout. Raises UserError: the other source's
-    rollouts cannot be stored.
+    all updates that are due (ReplayBuffer.due) before it inserts a rollout. Raises UserError if the rollouts of the
+    other source cannot be stored.
     """
 
     replay: Replay
@@ -584,8 +581,8 @@ class Replayed(Source):
 class ReplayFeed(Feed):
     """Feed of a Replayed source. An item is a rollout to insert, or () for an update from the replay buffer.
 
-    Actors in other workers wait while updates are due, so the run can be saved after any item. If the learner acts
-    itself, it is saved only when no update is due.
+    Actors in other workers wait while updates are due, so the run can be saved after any item. A learner that acts
+    itself is saved only when no update is due.
     """
 
     def __init__(self, source: Replayed, ctx: WorkerContext, learner: Learner, params: Any):
@@ -616,8 +613,8 @@ class ReplayFeed(Feed):
         learner.run.acts = self.draws_ahead and due <= 1.0
 
     def items(self) -> Iterator[Rollout | Nothing | None]:
-        """Yield rollouts, and () while updates are due. If the next rollout makes updates due, and other threads can
-        start on these updates during the rollout, draw their samples first.
+        """Yield rollouts to insert, and () for each update that is due. If other threads can compute updates during a
+        rollout, draw the samples for these updates before the rollout.
         """
         rollouts, learner = self.feed.items(), self.learner
         while True:
@@ -632,20 +629,19 @@ class ReplayFeed(Feed):
             yield next(rollouts)
 
     def _due_soon(self) -> bool:
-        """Return whether an update may become due with the next rollout."""
         return self.buffer.due(coming=self.steps)
 
     def _draw_ahead(self, most: int) -> None:
-        """Draw samples for the next 1 to `most` updates. After the first, draw only for updates that will be due even
-        if a game ends in every lane of the next rollout.
+        """Draw samples in advance for at most `most` updates. Draw at least one sample. Draw more only if the next
+        rollout is certain to make these updates due.
         """
         while not self.ahead or (len(self.ahead) < most and self.buffer.due(coming=self.least)):
             sample = self.buffer.sample(self.learner.remaining)
             self.ahead.append(tree.map(np.copy, sample) if self.learner.run.begins > 1 else sample)
 
     def learn(self, item: Rollout | Nothing) -> Iterator[None]:
-        """Insert a rollout and count its agent steps. If the item is (), make an update instead. Synchronous learners
-        count the mean of their agent steps, so that each learner has the same number of updates due.
+        """Insert a rollout and count its agent steps, or make an update if the item is (). Synchronous learners count
+        the mean of their agent steps, so that the same number of updates becomes due in each learner.
         """
         buffer, learner, counters = self.buffer, self.learner, self.ctx.counters
         if item:
@@ -699,7 +695,7 @@ class ReplayFeed(Feed):
 
 
 class Samples(Source):
-    """Source of batches that separate replay workers draw into a queue. Learners return new priorities in its slots."""
+    """Source of batches that replay workers draw into a queue. Learners return new priorities in the queue's slots."""
 
     replay: Replay
 
@@ -719,10 +715,10 @@ class Samples(Source):
 
 
 class SampleFeed(Feed):
-    """A learner's connection to a SampleQueue, which replay workers fill. Learner 0 reports to them for all learners.
+    """A learner's connection to a SampleQueue, which replay workers fill. Learner 0 reports to the replay workers.
 
-    Learners that average gradients pause and end together, and only after an update. Each asynchronous learner (with a
-    parameter server) notices the end of the run itself, even if no batch comes.
+    Learners that average gradients pause and end together, and only after an update. An asynchronous learner (with a
+    parameter server) ends separately, even if no batch comes.
     """
 
     def __init__(self, samples: SampleQueue, ctx: WorkerContext, learner: Learner, params: Params | None):
@@ -744,8 +740,8 @@ class SampleFeed(Feed):
             self.params.publish(learner.update.vector, learner.version, learner.version)
 
     def items(self) -> Iterator[int | Nothing | None]:
-        """Yield slots of the queue, which hold one batch each. If no slot comes, yield () for a learner that may end
-        `alone`, else None. Learner 0 then yields () only if there are agent steps to count.
+        """Yield slots of the queue, each with one batch. If no slot comes for a while, yield () if this learner may end
+        separately, else None. Learner 0 yields () only if it has agent steps to count.
         """
         for slot in self.reader.batches():
             idle = slot is None and self.alone and (not self.first or self.samples.news)

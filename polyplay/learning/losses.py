@@ -1,17 +1,17 @@
 """Losses of policy-gradient systems, and the targets that they use.
 
-The losses are A2C, V-trace, PPO, APPO and AlphaGo Zero's. The targets are n-step returns, generalized advantages (GAE)
-and V-trace. Targets are pure functions of rows (data of one step of each lane), without gradient. They never write to
-their inputs.
+The module holds the losses of A2C, IMPALA, PPO, APPO and AlphaGo Zero. The targets are n-step returns, generalized
+advantages (GAE) and V-trace. A lane is one copy of the environment; a row is the data of one step of every lane.
+Functions that compute targets are pure, and give no gradient.
 
 By convention, a batch holds rows 0..T, each [B]. Row t holds the observation and the action of time t. The transition t
-→ t+1 is *valid* unless row t+1 is the first row of an episode, or of a restarted lane. If the transition is not valid,
-the target is V_t and the advantage is 0, so the recursion for t-1 sees V(obs_t). So a truncated episode bootstraps from
-its real last observation without a special case, and nothing of the next episode leaks into the target. If a discount
-is 0, the value of the next row is not used, even if it is NaN.
+→ t+1 is *valid* unless row t+1 is the first row of an episode, or the first row after a lane restarted. If the
+transition is not valid, the target at t is V(obs_t) and the advantage is 0. The target at t-1 then bootstraps from
+V(obs_t). A truncated episode therefore bootstraps from its last observation, and no target contains data of the next
+episode. If a discount is 0, the value of the next row is not used, even if it is NaN.
 
-Every recursion is x_t = base_t + trace_t·x_{t+1}, computed backwards from t = T-1. Results have the inputs' dtype.
-Values have the unit of the rewards in the batch. Time is counted in agent steps.
+Every recursion is x_t = base_t + trace_t·x_{t+1}, computed backwards from t = T-1. Results have the dtype of the
+inputs. Values are in the unit of the batch's rewards. Time is counted in agent steps.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ if TYPE_CHECKING:
 
 
 class Transitions(NamedTuple):
-    """The steps t → t+1 of a rollout, for t < T, each [T, B]. If `valid` is False, `reward` and `discount` are not
-    used.
+    """Rewards, discounts and validity of a rollout's transitions t → t+1, each [T, B]. Losses ignore the reward and the
+    discount of a transition that is not valid.
     """
 
     reward: Tensor  # r_{t+1}, float
@@ -55,13 +55,12 @@ Advantages = tuple[Tensor, Tensor]  # [T, B] each: the weight of ∇log π(a_t),
 
 
 def transitions(batch: Batch, gamma: float) -> Transitions:
-    """Return the transitions between the rows of a batch.
+    """Return the transitions between consecutive rows of a batch.
 
-    batch: rows "reward" (float), "terminated" and "first" (bool), each [T+1, B] with T ≥ 1.
-    gamma: discount per agent step.
+    `batch`: tensors "reward" (float), "terminated" and "first" (bool), each [T+1, B] with T ≥ 1.
+    `gamma`: discount per agent step.
 
-    Truncation needs no flag, because V of the truncated row is the bootstrap. Raises ValueError: shapes differ or are
-    too short, or flags are not bool.
+    Raises ValueError if shapes differ, the batch has fewer than two rows, or "terminated" or "first" is not bool.
     """
     reward, terminated, first = batch["reward"], batch["terminated"], batch["first"]
     fit = reward.ndim == 2 and len(reward) >= 2 and reward.shape == terminated.shape == first.shape
@@ -76,9 +75,9 @@ def transitions(batch: Batch, gamma: float) -> Transitions:
 def n_step(steps: Transitions, value: Tensor, n: int | None = None) -> Tensor:
     """Return n-step returns [T, B], computed from the values `value` [T+1, B] of all rows.
 
-    G_t = r_{t+1} + d_t·G_{t+1} if valid_t else V_t, G_T = V_T. n: sum at most n rewards, then add V; None: sum all
-    rewards of the rollout (the forward view of A3C: Mnih et al. 2016, algorithm S3). Raises ValueError for shapes that
-    do not fit.
+    G_t = r_{t+1} + d_t·G_{t+1} if valid_t else V_t, G_T = V_T. A return sums at most n rewards before it bootstraps
+    from V. If n is None, it sums all rewards up to the end of the rollout (Mnih et al. 2016, algorithm S3). Raises
+    ValueError for shapes that do not fit.
     """
     reward, discount, valid = steps
     fit = reward.ndim == 2 and value.shape == (len(reward) + 1, *reward.shape[1:])
@@ -102,8 +101,8 @@ def gae(steps: Transitions, value: Tensor, lam: float) -> Advantages:
     """Return generalized advantages and λ-returns, each [T, B], computed from the values `value` [T+1, B] of all rows.
 
     δ_t = r_{t+1} + d_t·V_{t+1} − V_t;  A_t = δ_t + d_t·λ·A_{t+1}, A_T = 0;  target = A + V
-    (Schulman et al. 2016, eq. 16). λ = 1 gives the n-step return of the whole rollout, λ = 0 one step.
-    Raises ValueError for shapes that do not fit.
+    (Schulman et al. 2016, eq. 16). With λ = 1, the target equals `n_step` with n=None. With λ = 0, it equals `n_step`
+    with n=1. Raises ValueError for shapes that do not fit.
     """
     delta = torch.where(steps.valid, _errors(steps, value, value[1:]), 0.0)
     advantage = _scan(delta, torch.where(steps.valid, steps.discount * lam, 0.0), torch.zeros_like(delta[0]))
@@ -126,11 +125,11 @@ def vtrace(
     v_t = V_t + δ_t + d_t·c_t·(v_{t+1} − V_{t+1}), v_T = V_T
     advantage_t = min(ρ̄_pg, ρ_t)·(r_{t+1} + d_t·v_{t+1} − V_t)
 
-    value: V of all rows by the learner's present weights, [T+1, B].
-    log_rho: log ρ_t = log π(a_t) − log μ(a_t), [T, B], for present policy π and acting policy μ.
-    rho, c, rho_pg: the bounds ρ̄, c̄, ρ̄_pg; infinity does not clip.
+    `value`: V of all rows, [T+1, B], under the learner's current weights.
+    `log_rho`: log ρ_t = log π(a_t) − log μ(a_t), [T, B], where π is the current policy and μ the policy that acted.
+    `rho`, `c`, `rho_pg`: the bounds ρ̄, c̄ and ρ̄_pg. An infinite bound does not clip.
 
-    If the present weights acted and λ = 1, v is the n-step return. Raises ValueError for shapes that do not fit.
+    If π = μ, λ = 1 and the bounds are at least 1, v is the n-step return. Raises ValueError for shapes that do not fit.
     """
     errors, shape, valid = _errors(steps, value, value[1:]), steps.reward.shape, steps.valid
     check_shapes(log_rho.shape == shape, f"log_rho must be [T, B] = {list(shape)}", log_rho)
@@ -144,12 +143,11 @@ def vtrace(
 
 
 def _scan(base: Tensor, trace: Tensor, last: Tensor) -> Tensor:
-    """Return x_t = base_t + trace_t·x_{t+1} with x_T = `last`, as [T, B]. The inputs are [T, B], [T, B], [B]. On a CPU,
-    one compiled loop computes x; it rounds once per step, as torch's kernel does.
-    """
+    """Return x_t = base_t + trace_t·x_{t+1} with x_T = `last`, as [T, B]. The inputs are [T, B], [T, B], [B]."""
     if base.device.type != "cpu" or tracing():
         return _scan_by_torch(base, trace, last)
     result = torch.empty_like(base, memory_format=torch.contiguous_format)
+    # rounds exactly as `_scan_by_torch`
     _scan_loop(*(x.to(base.dtype).contiguous().numpy() for x in (base, trace, last)), result.numpy())
     return result
 
@@ -172,8 +170,8 @@ def _scan_loop(base: np.ndarray, trace: np.ndarray, last: np.ndarray, out: np.nd
 
 
 def _errors(steps: Transitions, value: Tensor, ahead: Tensor) -> Tensor:
-    """Return r_{t+1} + d_t·ahead_t − V_t [T, B], from `ahead` [T, B] and `value` V [T+1, B]. After a termination
-    `ahead` is not used, even if it is NaN. Raises ValueError for shapes that do not fit.
+    """Return r_{t+1} + d_t·ahead_t − V_t [T, B], for `ahead` [T, B] and V = `value` [T+1, B]. `ahead` may be NaN where
+    d_t = 0. Raises ValueError for shapes that do not fit.
     """
     reward, discount, valid = steps
     fit = reward.shape == discount.shape == valid.shape and value.shape == (len(reward) + 1, *reward.shape[1:])
@@ -183,7 +181,7 @@ def _errors(steps: Transitions, value: Tensor, ahead: Tensor) -> Tensor:
 
 
 def check_shapes(fit: bool, wanted: str, *given: Tensor | None, **named: Tensor) -> None:
-    """Check shapes: raise a ValueError that lists the given shapes, unless `fit` is true."""
+    """Raise a ValueError that lists the shapes of the given tensors, unless `fit` is true."""
     if not fit:
         shapes = ["None" if x is None else str(list(x.shape)) for x in given]
         shapes += [f"{name} {list(x.shape)}" for name, x in named.items()]
@@ -191,7 +189,7 @@ def check_shapes(fit: bool, wanted: str, *given: Tensor | None, **named: Tensor)
 
 
 def masked_mean(x: Tensor, valid: Tensor) -> Tensor:
-    """Return the mean of x over its valid entries, or 0 if there are none. All other entries are ignored, even NaN."""
+    """Return the mean of x over its valid entries, or 0 if no entry is valid. Invalid entries may be NaN."""
     return torch.where(valid, x, 0.0).sum() / valid.sum().clamp(min=1)
 
 
@@ -212,8 +210,8 @@ def _measured(measure: Measure) -> dict[str, Tensor]:
 
 
 class LazyMetrics(Mapping[str, Tensor]):
-    """Metrics by name, as detached scalars. They are all computed when one is first read, because computing them takes
-    a tenth of a small network's update, and not every update is reported.
+    """Metrics of a loss (detached scalars) by name. They are computed when one of them is first read, because most
+    updates report no metrics.
     """
 
     def __init__(self, measure: Measure):
@@ -234,17 +232,17 @@ class LazyMetrics(Mapping[str, Tensor]):
 
 
 def metrics_of(measure: Measure) -> Mapping[str, Tensor]:
-    """Return a loss's metrics, which `measure` computes when one is first read; if a tracer is active, at once."""
+    """Return the metrics that `measure` computes, when one is first read, or at once in a traced graph."""
     return _measured(measure) if tracing() else LazyMetrics(measure)
 
 
 class LossOutput(NamedTuple):
-    """Result of a loss. A runner may return Python numbers instead of scalar tensors.
+    """Result of a loss function, with scalar tensors or Python numbers.
 
-    loss: scalar to minimize.
-    metrics: detached scalars to report, by name.
-    priority: new priorities [B] of a replay's items.
-    targets: value targets [T, B], if the network uses them to normalize its values.
+    `loss`: scalar to minimize.
+    `metrics`: detached scalars to report, by name.
+    `priority`: new priorities [B] of the items sampled from a replay buffer.
+    `targets`: value targets [T, B]. Needed if the network uses them to normalize its values, as PopArt does.
     """
 
     loss: Tensor
@@ -259,18 +257,17 @@ def _kinds(settings: Any) -> dict[str, Any]:
 
 
 class Loss:
-    """Computes the scalar that a learner minimizes from a batch. The loss itself calls the networks.
+    """Loss function: runs the networks on a batch, and computes the scalar that the learner minimizes.
 
-    To write your own loss, inherit this class, name its `metrics` and define `__call__`. All other members have
-    defaults. Make the class a frozen dataclass, because losses are pickled. Values of fields with limited types
-    (core.errors, Literal) are checked.
+    To write a loss, inherit this class, set `metrics` and define `__call__`. Make the class a frozen dataclass, because
+    losses are pickled. The constructor checks fields annotated with a Literal or a type of core.errors.
     """
 
     metrics: tuple[str, ...] = ("loss",)  # names of the reported scalars; every result has all of them
     terms: Mapping[str, float] = MappingProxyType({})  # costs (weights) of added loss terms, by name
     reward: str = "none"  # transformation of rewards: limited to ±1 ("clip"), only their sign ("sign"), …
     reward_scale: float = 1.0  # factor of rewards
-    rescale: float = 0.0  # ε of value rescaling h; 0: off
+    rescale: float = 0.0  # ε of the value rescaling h, or 0 for no rescaling
     reduction: str = "mean"  # reduction over the batch: "mean", or "sum", whose gradient grows with the batch
     whole: bool = True  # in several passes over a rollout, minibatches have whole lanes with all rows
     divisible: bool = False  # the losses of a batch's parts add up to the loss of the whole batch; see `ahead`
@@ -278,15 +275,15 @@ class Loss:
     recalls: bool = False  # unrolls only rows 0..T−1, so that activations from acting can be reused
 
     def __call__(self, policy: Any, target: Any, batch: Batch, state: Batch, hyper: Hyper) -> LossOutput:
-        """Return the loss of a batch under the present weights.
+        """Return the loss of a batch under the current weights.
 
-        policy: the Policy that learns.
-        target: the target network, or None.
-        batch: tensors: rows [T+1, B, …] of a rollout, or a sample of a replay.
-        state: recurrent state [B, …] before row 0.
-        hyper: hyperparameters by name.
+        `policy`: the Policy that learns.
+        `target`: the target network, or None.
+        `batch`: tensors of a rollout, [T+1, B, …], or of a sample from a replay buffer.
+        `state`: recurrent state [B, …] before row 0.
+        `hyper`: hyperparameters by name.
 
-        Equal tensors and weights must give equal results.
+        The loss must be deterministic.
         """
         raise NotImplementedError
 
@@ -297,28 +294,25 @@ class Loss:
 
     @property
     def units(self) -> ValueUnits:
-        """Units of the values that the network learns. With reward="sign", `reward_scale` has no effect on them."""
+        """Units of the values that the network learns."""
         return ValueUnits(1.0 if self.reward == "sign" else self.reward_scale, self.rescale)
 
     def prepare(self, rows: Batch, scale: float | Tensor = 1.0) -> Batch:
-        """Return tensors for all passes over a rollout [T+1, B], at least `valid` [T, B]. scale: factor of rewards."""
+        """Return tensors for all passes over a rollout, at least "valid" [T, B]. `scale`: policy's reward scale."""
         return {"valid": ~rows["first"][1:]}
 
     def noise(self, policy: Any, batch: Batch, key: Key) -> Batch:
-        """Draw the random numbers of one update. `key` is their seed. Return arrays by name, which are added to the
-        batch. If the loss is divisible, each array is [B, …], except an array named "key": all parts of the batch get
-        that one whole.
+        """Return arrays of random numbers, drawn from the seed `key`. The learner adds them to the batch by name. If
+        the loss is divisible, arrays are [B, …] and are split along with the batch, except an array named "key".
         """
         return {}
 
     def ahead(self, target: Any, batch: Batch) -> Batch:
-        """Return the outputs that need only the target network, without gradient. If the batch already has these
-        outputs, `__call__` uses them.
-        """
+        """Return outputs of the target network, computed before `__call__`, to be added to the batch."""
         return {}
 
     def __post_init__(self) -> None:
-        """Check the values of the dataclass's fields. Raises UserError: a value is not allowed."""
+        """Check the values of the dataclass's fields. Raises UserError if a value is not allowed."""
         own: Any = type(self)
         try:
             kinds = _kinds(own)
@@ -396,11 +390,10 @@ class ActorCriticLoss(Loss, ABC):
         """Return the loss of a network's outputs `out` (at least logp, value and entropy) for rows [T+1, B]."""
 
     def transitions(self, batch: Batch, out: Batch) -> Transitions:
-        """Return the transitions [T, B] between the batch's rows, after a check that rows and outputs `out` have one
-        shape.
+        """Return the transitions [T, B] of the batch. Raises ValueError if the shapes of `batch` and `out` do not fit.
 
-        A reward r becomes s = `reward_scale`·r ("none"), s limited to [−1, 1] ("clip"), or the sign of s ("sign"). With
-        "scale", s is multiplied by the policy's own reward scale, and the result is limited to [−10, 10].
+        Rewards are multiplied by `reward_scale`. Then `reward` applies: "clip" limits them to [−1, 1], "sign" keeps
+        their sign, and "scale" multiplies them by the policy's output "reward_scale" and limits them to [−10, 10].
         """
         steps, rows = transitions(batch, self.gamma), {k: batch[k] for k in ("logp", "value", "reward") if k in batch}
         heads = {k: out[k] for k in ("logp", "value", "entropy") if k in out}
@@ -431,12 +424,12 @@ class ActorCriticLoss(Loss, ABC):
     ) -> LossOutput:
         """Return the loss as the weighted sum of policy_loss, value_loss and entropy over valid transitions [T, B].
 
-        out: the network's present outputs, [T, B] or [T+1, B]. Their `value_scale`, if present, is the unit of
-            advantages and value errors (Hessel et al. 2019, equation 6).
-        acted: the outputs stored while acting, [T, B] or [T+1, B].
-        made: advantages and targets, without gradient.
-        reach: PPO clips the ratio π/μ to 1 ± reach; None: no ratio.
-        log_rho: log(π/μ), to report the mean of π/μ and its share above `bound`.
+        `out`: the network's current outputs, [T, B] or [T+1, B]. Advantages and value errors are divided by the output
+            "value_scale", if the network has it (Hessel et al. 2019, equation 6).
+        `acted`: the outputs stored while acting, [T, B] or [T+1, B].
+        `made`: advantages and targets, without gradient.
+        `reach`: range of PPO's clipping of π/μ to 1 ± reach, or None for the plain policy gradient.
+        `log_rho`: log(π/μ). If given, the metrics include the mean of π/μ, and the fraction of ratios above `bound`.
         """
         count, zero = valid.sum().clamp(min=1), torch.zeros_like(made[1])
         costs = isinstance(entropy_cost, Tensor) or entropy_cost != 0  # whether the entropy needs a gradient
@@ -488,17 +481,15 @@ class ActorCriticLoss(Loss, ABC):
 
 
 def observed(policy: Any, scored: LossOutput, batch: Batch) -> LossOutput:
-    """Update the policy's statistics of values with the targets of a loss, if any, and return the loss."""
+    """If the loss has targets, update the policy's statistics of values with them. Return the loss."""
     if scored.targets is not None:
         policy.observe_targets(scored.targets, batch)
     return scored
 
 
 def _rows(x: Tensor, n: int) -> Tensor:
-    """Return the first n rows of x [..., rows, B]. If x has only n rows, return x itself, because a slice costs time in
-    the forward and the backward pass.
-    """
-    return x if x.shape[-2] == n else x[..., :n, :]
+    """Return the first `n` rows of `x` [..., rows, B]."""
+    return x if x.shape[-2] == n else x[..., :n, :]  # a slice that changes nothing would only cost time
 
 
 # Losses of the policy-gradient systems: frozen dataclasses, whose `score` takes
@@ -518,16 +509,16 @@ class A2C(ActorCriticLoss):
     """Advantage actor-critic: −A·log π(a) − entropy_cost·H + value_cost·(R − V)².
 
     Advantages A and targets R = A + V are computed from the values stored while acting, by GAE with `lam`. With λ = 1,
-    R is the n-step return. If the policy lag is 0, the stored values are the learner's own. With baseline="present" R
-    is the same, but the advantage is R − V, where V is of the present weights, as a constant.
+    R is the n-step return. With baseline="present" the advantage is R − V, where V is computed by the current weights,
+    without gradient.
 
-    Defaults are those of OpenAI baselines' a2c (mean, no extra ½). A3C (Mnih et al. 2016) is reduction="sum"; its
-    reproduction, muupan/async-rl, has value_cost=0.25. GA3C (Babaeizadeh et al. 2017; NVlabs/GA3C) is reduction="sum",
-    value_half=True, value_cost=1, baseline="present". Raises ValueError for shapes that do not fit.
+    Defaults are those of OpenAI baselines' a2c (mean, no extra ½). For A3C (Mnih et al. 2016), set reduction="sum"; its
+    reproduction, muupan/async-rl, uses value_cost=0.25. For GA3C (Babaeizadeh et al. 2017; NVlabs/GA3C), set
+    reduction="sum", value_half=True, value_cost=1, baseline="present". Raises ValueError for shapes that do not fit.
     """
 
     _: KW_ONLY
-    baseline: Literal["acted", "present"] = "acted"  # V in the advantage R − V: acting's, or the present weights'
+    baseline: Literal["acted", "present"] = "acted"  # weights that compute V in the advantage R − V
     values: Literal["acted", "unrolled"] = "acted"  # V in targets; unrolled: of this pass, if the same weights acted
     recalls: bool = False  # do not unroll row T: only its V is needed, and acting computed that
 
@@ -547,9 +538,9 @@ class A2C(ActorCriticLoss):
 class VTrace(ActorCriticLoss):
     """Loss of IMPALA (Espeholt et al. 2018, §4.2): −A·log π(a) − entropy_cost·H + value_cost·½(v − V)².
 
-    V-trace computes v and A from the learner's values and from the ratios π/μ to the log-probabilities stored while
-    acting. Infinite bounds do not clip. As in the paper, `rho` ≥ `c`. Defaults are those of deepmind/scalable_agent,
-    which sums over time and batch. Raises ValueError for shapes that do not fit.
+    V-trace computes v and A from the learner's values and the ratios π/μ. The policy that acted, μ, stored log μ(a).
+    The bound `rho` must be at least `c`. Defaults are those of deepmind/scalable_agent, which sums over time and batch.
+    Raises ValueError for shapes that do not fit.
     """
 
     rho: float = 1.0
@@ -579,13 +570,12 @@ class VTrace(ActorCriticLoss):
 class PPO(ActorCriticLoss):
     """Loss of PPO: max(−A·r, −A·clip(r, 1−ε, 1+ε)) − entropy_cost·H + value_cost·(R − V)², with r = π(a)/μ(a).
 
-    The policy μ and the values V_μ were stored while acting. From them `prepare` computes A (by GAE with `lam`) and R =
-    A + V_μ, once for all passes. Terms are means over valid transitions. Raises ValueError for shapes that do not fit.
+    The log-probabilities of μ and the values V_μ were stored while acting. Before the first pass, `prepare` computes A
+    by GAE with `lam`, and R = A + V_μ. Raises ValueError for shapes that do not fit.
 
-    clip_range: ε. With anneal_clip, ε is multiplied by the hyperparameter `remaining`, the fraction of the run that is
-        left.
-    value_clip: use max((R − V)², (R − V_μ − clip(V − V_μ, −ε, ε))²) instead of (R − V)², as in baselines' ppo2.
-    normalize_advantage: normalize over each minibatch.
+    `clip_range`: ε. If `anneal_clip` is True, ε falls linearly to 0 over the run.
+    `value_clip`: use max((R − V)², (R − V_μ − clip(V − V_μ, −ε, ε))²) instead of (R − V)², as in baselines' ppo2.
+    `normalize_advantage`: normalize advantages over each minibatch.
     """
 
     lam: Fraction = 0.95
@@ -602,14 +592,14 @@ class PPO(ActorCriticLoss):
         return self.anneal_clip
 
     def prepare(self, rows: Batch, scale: float | Tensor = 1.0) -> Batch:
-        """Return a rollout's advantage, target and valid, each [T, B], from rows [T+1, B]. scale: factor of rewards."""
+        """Return "advantage", "target" and "valid" of a rollout, each [T, B]. `scale`: policy's reward scale."""
         steps = self.transitions(rows, {"reward_scale": scale})
         advantage, target = gae(steps, rows["value"], self.lam)
         return {"advantage": advantage, "target": target, "valid": steps.valid}
 
     def score(self, out: Batch, batch: Batch, hyper: Hyper) -> LossOutput:
-        """Return the loss of outputs `out`. batch: what `prepare` returned, with "logp" and "value" stored while
-        acting.
+        """Return the loss of the outputs `out`. The batch holds the results of `prepare`, and the stored "logp" and
+        "value".
         """
         rows = {k: batch[k] for k in ("advantage", "target", "valid", "logp", "value")}
         rows |= {f"out {k}": out[k] for k in ("logp", "value")}
@@ -622,14 +612,13 @@ class PPO(ActorCriticLoss):
 
 @dataclass(frozen=True)
 class APPO(ActorCriticLoss):
-    """PPO's clipped loss for rollouts of older weights, on minibatches of whole lanes (after Sample Factory, Petrenko
-    et al. 2020, with V-trace on).
+    """Loss of APPO: PPO's clipped loss with V-trace targets, for rollouts from older weights (Petrenko et al. 2020).
+    Minibatches hold whole trajectories.
 
-    The targets v_t are V-trace's, computed from the present V and the ratios π/μ, with ρ̄ = c̄ = 1 and `lam` in the
-    traces. The advantage A_t = r_{t+1} + d_t·v_{t+1} − V_t has no factor ρ, because the ratio in the clipped loss
-    already corrects for older weights. Sample Factory has both corrections, and no λ. If the present weights acted and
-    λ = 1, this loss is PPO with λ = 1. Raises UserError for settings out of range, ValueError for shapes that do not
-    fit.
+    V-trace computes the targets v_t from the current V and the ratios π/μ, with ρ̄ = c̄ = 1 and λ = `lam`. The
+    advantage A_t = r_{t+1} + d_t·v_{t+1} − V_t has no factor ρ, because the ratio in the clipped loss already corrects
+    for older weights. Sample Factory also multiplies the advantage by ρ, and has no λ. If π = μ and λ = 1, APPO's
+    advantages and targets are PPO's. Raises UserError for settings out of range, ValueError for shapes that do not fit.
     """
 
     lam: Fraction = 0.95
@@ -650,15 +639,14 @@ class APPO(ActorCriticLoss):
 
 @dataclass(frozen=True)
 class AlphaZeroLoss(Loss):
-    """Loss of AlphaGo Zero: (z − v)² − Σ_a π(a) log p(a), averaged over the positions that a replay drew (Silver et al.
-    2017, eq. 1). Here p is the softmax of the logits of legal moves. The paper's term c‖θ‖² is the optimizer's weight
-    decay 2c.
+    """Loss of AlphaGo Zero: (z − v)² − Σ_a π(a) log p(a), averaged over a batch of positions (Silver et al. 2017, eq.
+    1). Here p is the softmax of the logits of legal moves. The paper's term c‖θ‖² equals a weight decay of 2c.
 
-    With `turned`, the network sees each position under a random symmetry of the board. `seed`, the update and the place
-    in the batch determine this symmetry.
+    If `turned` is True, each position is transformed by a random symmetry of the board, which depends only on `seed`,
+    the number of the update, and the position's index in the batch.
 
-    The metric value_mse is (z − v)²/4, the squared error of outcomes scaled to [0, 1], as in the paper's figure 3. The
-    metric policy_kl is Σ π log(π/p). Raises ValueError for shapes that do not fit.
+    The metric value_mse is (z − v)²/4, which is at most 1, as in the paper's figure 3. The metric policy_kl is Σ π
+    log(π/p). Raises ValueError for shapes that do not fit.
     """
 
     board: Game
@@ -671,11 +659,11 @@ class AlphaZeroLoss(Loss):
     )
 
     def __call__(self, policy: Policy, target: None, batch: Batch, state: Batch, hyper: Hyper) -> LossOutput:
-        """Return the loss of a sample of a replay; see Loss.
+        """Return the loss of a batch sampled from a replay buffer.
 
-        batch: "mask" [2, B, A]: legal moves of the position (row 0) and of the next position. "visits" [B, A]: the
-            search's distribution π over legal moves. "return" [B]: z, the game's outcome for the player to move, −1 to
-            1.
+        "mask" [2, B, A]: legal moves of the position (row 0) and of the next position.
+        "visits" [B, A]: the search's distribution π over legal moves.
+        "return" [B]: z, the game's outcome for the player to move, from −1 to 1.
         """
         planes = unpacked(batch["obs"][0], self.board.planes) if self.board.binary else batch["obs"][0]
         cells = batch["cells"][:, None].expand(-1, planes.shape[1], -1)
@@ -683,19 +671,17 @@ class AlphaZeroLoss(Loss):
         return self.score(out["logits"][0].gather(1, batch["actions"]), out["value"][0], batch)
 
     def noise(self, policy: Policy, batch: Batch, key: Key) -> Batch:
-        """Draw a random symmetry for each of n positions. Return "cells" [n, cells], the cell that is shown at each
-        place, and "actions" [n, A], the place at which each action is shown.
+        """Draw a random symmetry of the board for each of n positions. Return two permutations for each: "cells" [n,
+        cells] permutes the position's cells, and "actions" [n, A] permutes the network's logits back.
         """
         n, images = len(batch["action"]), self.board.symmetries
         u = uniform(self.seed, np.arange(n), np.array([key[2]]), 1)[:, 0]
-        chosen = (u * len(images) * self.turned).astype(np.int64)  # 0: the identity
+        chosen = (u * len(images) * self.turned).astype(np.int64)  # index 0 is the identity
         cells, actions = np.stack([np.argsort(c) for c, _ in images]), np.stack([a for _, a in images])
         return {"cells": cells[chosen], "actions": actions[chosen]}
 
     def score(self, logits: Tensor, value: Tensor, batch: Batch) -> LossOutput:
-        """Return the loss of the network's outputs, both with gradient: logits [B, A] of all actions, and values [B]
-        for the player to move.
-        """
+        """Return the loss of the network's logits [B, A], and of its values [B] for the player to move."""
         target, z, legal = batch["visits"], batch["return"], batch["mask"][0]
         fit, named = logits.shape == target.shape == legal.shape, {"logits": logits, "visits": target, "mask": legal}
         check_shapes(fit, "all must be one [B, A] shape", **named)

@@ -1,10 +1,10 @@
-"""Compiles functions of tensors ahead of time, in another process, and stores them for the next run.
+"""Compiles functions of tensors ahead of time, in another process, and stores the compiled functions for later runs.
 
     make_fx → torch.export → AOTInductor → a package of 2 MB, which a run loads in 2 ms
 
 A package is a compiled function in a file. The process that trains never imports torch's compiler, because the import
 takes a second and 80 MB. A package is valid for one function, one set of shapes, one version of torch, one kind of
-processor and one state of the code. Its name is a digest of all these.
+processor and one state of the code. The file's name is a hash of these five things.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def packages_folder() -> Path:
 
 @cache
 def _this_machine() -> bytes:
-    """Return a digest of what all packages depend on: Python, torch, the processor's features and Polyplay's code."""
+    """Return a hash of Python's and torch's versions, the processor's features and Polyplay's code."""
     digest = hashlib.sha256(f"{sys.version} {torch.__version__} {platform.cpu_features()}".encode())
     for path in sorted(PACKAGE.rglob("*.py")):
         digest.update(path.read_bytes())
@@ -67,7 +67,7 @@ def _this_machine() -> bytes:
 
 
 def _beside(modules: Iterable[str]) -> list[Path]:
-    """Return the files of these modules, and of loaded modules in the same folders, which these may import."""
+    """Return the files of the given modules, and of all other loaded modules in the same folders."""
     files = {name: Path(file) for name, m in list(sys.modules.items()) if (file := vars(m).get("__file__"))}
     folders = {files[name].parent for name in modules if name in files}
     return sorted({path for path in files.values() if path.parent in folders and path.is_file()})
@@ -75,10 +75,10 @@ def _beside(modules: Iterable[str]) -> list[Path]:
 
 @dataclass(frozen=True)
 class CompileJob:
-    """Describes a function to compile.
+    """A function to compile, and the shapes of its arguments.
 
-    make: returns the function. It is pickled, and called in the compiler process.
-    shapes: shapes and types of the function's arguments.
+    `make`: function without arguments, which returns the function to compile. The compiler process calls it.
+    `shapes`: shape and type of each argument.
     """
 
     make: Callable[[], Function]
@@ -86,7 +86,7 @@ class CompileJob:
     modules: tuple[str, ...] = ()  # names of the user's modules that the function uses
 
     def key(self) -> str:
-        """Return the name of this job's package: a digest of everything that the package depends on."""
+        """Return the name of this job's package, a hash of everything that the package depends on."""
         digest = hashlib.sha256(_this_machine())
         try:
             digest.update(self.packed(fast=True))
@@ -97,7 +97,7 @@ class CompileJob:
         return digest.hexdigest()[:32]
 
     def packed(self, fast: bool = False) -> bytes:
-        """Return the pickled job. fast: without references to earlier objects, so that equal jobs give equal bytes."""
+        """Return the pickled job. If `fast`, write repeated objects in full, so that equal jobs give equal bytes."""
         import cloudpickle
 
         file = io.BytesIO()
@@ -108,8 +108,8 @@ class CompileJob:
 
 
 class Package:
-    """A compiled function in a file. The file exists, or another process can make it. Failures are not raised:
-    `failure` holds the reason.
+    """A compiled function, stored in a file. `begin` compiles it in another process, and `load` loads it from the file.
+    Compiling and loading raise no exceptions. If one of them fails, `failure` holds the reason.
     """
 
     def __init__(self, job: CompileJob):
@@ -123,7 +123,7 @@ class Package:
             self.failure = why_failed(e)
 
     def begin(self) -> None:
-        """Start a compiler process that ends with this process, unless another process compiles this package."""
+        """Start a process that compiles the package, unless the package exists or another process is compiling it."""
         if self.process is not None or self.failure:
             return
         if platform.WINDOWS:
@@ -141,7 +141,6 @@ class Package:
             self.failure = why_failed(e)
 
     def _start(self, compiler: str, lock: int) -> None:
-        """Start the compiler process. The lock is held until that process ends."""
         self.began, self.log = time.monotonic(), tempfile.TemporaryFile()  # noqa: SIM115 - open as long as the process
         data, path = self.job.packed(), os.pathsep.join(map(os.path.abspath, filter(None, sys.path)))
         one = {"OMP_NUM_THREADS": "1", "TORCHINDUCTOR_COMPILE_THREADS": "1"}
@@ -152,14 +151,14 @@ class Package:
             stdout=self.log,
             stderr=self.log,
             start_new_session=True,
-            pass_fds=[lock],
+            pass_fds=[lock],  # holds the lock until this process ends
         )
         self.process.stdin.write(data)  # type: ignore[union-attr]
         self.process.stdin.flush()  # type: ignore[union-attr]
 
     @property
     def done(self) -> bool:
-        """Whether the package exists, or cannot be made."""
+        """Whether compiling has ended: the package exists, or `failure` holds the reason."""
         if self.process is None:
             return bool(self.failure) or self.path.exists()
         if self.process.poll() is None:
@@ -174,7 +173,7 @@ class Package:
         return True
 
     def load(self) -> Compiled | None:
-        """Return the compiled function, or None if a `failure` has happened."""
+        """Return the compiled function, or None if compiling or loading failed."""
         if self.failure:
             return None
         try:
@@ -199,7 +198,7 @@ class Package:
 
 
 def why_failed(e: BaseException) -> str:
-    """Describe an exception in one line, with the last file and line in the user's code, or else in Polyplay's."""
+    """Describe an exception in one line, which ends with the file and line number of the code that failed."""
     text = (str(e).strip() or "no more is known").splitlines()[0]
     libraries = (os.path.dirname(os.__file__) + os.sep, os.path.dirname(torch.__file__) + os.sep, "<")
     frames = [f for f in traceback.extract_tb(e.__traceback__) if not f.filename.startswith(libraries)]
@@ -209,9 +208,7 @@ def why_failed(e: BaseException) -> str:
 
 
 def _load(path: str) -> Compiled:
-    """Load a package by AOTInductor's private loader, which does not import torch's compiler. The public loader takes
-    1.6 s and 78 MB.
-    """
+    """Load a package by AOTInductor's private loader. The public loader imports torch's compiler (1.6 s, 78 MB)."""
     try:
         loader = torch._C._aoti.AOTIModelPackageLoader(path, "model", False, 1, -1)
     except (AttributeError, TypeError):  # another version of torch
@@ -222,21 +219,19 @@ def _load(path: str) -> Compiled:
 
 
 def _flushed(call: Compiled, given: list[Tensor]) -> list[Tensor]:
-    """Call a function with numbers below 1e-38 set to 0. Where gradients stay 0, an optimizer's averages become so
-    small, and such numbers make an update a fifth slower.
-    """
-    torch.set_flush_denormal(True)  # for this thread
+    """Call a function with denormal floats rounded to 0, because computing with denormal floats is slow."""
+    torch.set_flush_denormal(True)  # for this thread; where gradients stay 0, an optimizer's averages become denormal
     try:
         return call(given)
     finally:
         torch.set_flush_denormal(False)
 
 
-# Calls of a package's function in another thread, while this one acts. AOTInductor's loader holds the interpreter's
-# lock, so a compiled loop calls the package's library directly, by AOTInductor's C interface.
+# Calls of a package's function in another thread, while this thread acts. AOTInductor's loader holds Python's global
+# interpreter lock, so a compiled loop calls the package's library directly, by AOTInductor's C interface.
 
 
-# indices of words that both threads share: two semaphores, numbers, addresses of functions
+# indices of the words that both threads share: two semaphores, numbers, addresses of functions
 STARTED, DONE, STOP, FAILED, CALLS, KIND, TRY, WAIT, POST, COPY = range(10)
 # indices of a package's words: functions of its library, its model, its numbers of arguments, copies and results
 ALIAS, DATA, FREE, RUN, MODEL, INPUTS, COPIES, OUTPUTS = range(8)
@@ -245,7 +240,7 @@ SPINS = 200_000  # checks of a semaphore (0.3 ms) before a thread sleeps; waking
 
 @compiled
 def _spin(words: np.ndarray, semaphore: int) -> bool:
-    """Take a token of the semaphore if one comes within SPINS checks. Return whether one came."""
+    """Try to decrement a semaphore, up to SPINS times. Return whether this succeeded."""
     for _ in range(SPINS):  # noqa: SIM110 - a loop
         if call_address(words[TRY], (words[semaphore],)) == 0:
             return True
@@ -254,13 +249,14 @@ def _spin(words: np.ndarray, semaphore: int) -> bool:
 
 @compiled
 def _serve(words: np.ndarray, kinds: np.ndarray, given: np.ndarray, copies: np.ndarray, results: np.ndarray) -> None:
-    """Serve calls in a thread: after each start, call the function of package words[KIND], words[CALLS] times. Return
-    once words[STOP] is set. The other arguments are tables with an entry per package, padded with 0.
+    """Run the loop of an UpdateThread, until words[STOP] is set. Each time the semaphore STARTED is posted, make
+    words[CALLS] calls of the package with index words[KIND], and post the semaphore DONE after each call. Arrays are
+    padded with 0.
 
-    kinds: [8] words of each package.
-    given: handles of the arguments, [calls, n].
-    copies: copies to make before the first call, [m, 3]: destination, source, bytes.
-    results: where each call's results go, [calls, k, 2]: destination, bytes.
+    `kinds`: words of each package, [packages, 8], indexed by ALIAS … OUTPUTS.
+    `given`: handles of the arguments, [packages, calls, n].
+    `copies`: copies to make before the first call, [packages, m, 3]: destination, source, number of bytes.
+    `results`: where to copy each call's results, [packages, calls, k, 2]: destination, number of bytes.
     """
     handles, made, at = np.empty(given.shape[2], np.int64), np.zeros(results.shape[2], np.int64), np.zeros(1, np.int64)
     while True:
@@ -288,9 +284,7 @@ def _serve(words: np.ndarray, kinds: np.ndarray, given: np.ndarray, copies: np.n
 
 
 class UpdateThread:
-    """A thread that calls the functions of all packages, one at a time. If each package had a thread, each call would
-    wake one.
-    """
+    """A thread that makes the calls of several BackgroundCalls, one at a time."""
 
     def __init__(self) -> None:
         self.calls = list[BackgroundCall]()
@@ -301,7 +295,7 @@ class UpdateThread:
         self.thread: threading.Thread | None = None
 
     def add(self, call: BackgroundCall) -> int:
-        """Add a call to this thread, and return the number of the call."""
+        """Register a BackgroundCall with this thread, and return its index."""
         self.stop()
         self.calls.append(call)
         self._tables = [_padded(each) for each in zip(*(call.tables for call in self.calls), strict=True)]
@@ -322,7 +316,7 @@ class UpdateThread:
         _serve(self.words, *self._tables)
 
     def wait(self) -> None:
-        """Wait until the next call has ended. Raises RuntimeError: the call failed."""
+        """Wait for the oldest call that has not been waited for. Raises RuntimeError if it failed."""
         while not (_spin(self.words, DONE) or self.done.wait(1.0)):
             if self.thread is None or not self.thread.is_alive():
                 raise RuntimeError("the thread of a compiled update ended")
@@ -330,7 +324,7 @@ class UpdateThread:
             raise RuntimeError("a compiled update failed")
 
     def stop(self) -> None:
-        """End the thread, after the running call, if any."""
+        """End the thread. If a call is running, let it finish first."""
         if self.thread is not None:
             self.words[STOP] = 1
             self.started.post()
@@ -340,14 +334,14 @@ class UpdateThread:
 
 class BackgroundCall:
     """Calls a package's function in another thread, on tensors at fixed addresses. `start` starts one or more calls,
-    and `wait` waits for one of them.
+    and each `wait` waits for the next of them.
 
-    given: arguments of each of several calls in a row.
-    results: contiguous tensors for the results of each call.
-    copies: pairs (destination, source) of tensors, copied before the first call.
-    thread: the thread to use; None: a new one.
+    `given`: arguments of each call.
+    `results`: contiguous tensors for the results of each call.
+    `copies`: pairs (destination, source) of tensors, which each `start` copies before the first call.
+    `thread`: the thread that calls the function. If None, a new thread is started.
 
-    Raises ValueError, OSError or AttributeError: a thread cannot call the function.
+    Raises ValueError, OSError or AttributeError if the package, the platform or torch does not support such calls.
     """
 
     def __init__(
@@ -381,16 +375,16 @@ class BackgroundCall:
         self.kind = self.thread.add(self)
 
     def start(self, calls: int = 1) -> None:
-        """Start `calls` calls in the thread, while the caller continues."""
+        """Start `calls` calls in the thread, and return immediately."""
         self.thread.words[CALLS], self.thread.words[KIND] = calls, self.kind
         self.thread.started.post()
 
     def wait(self) -> None:
-        """Wait for the results of the next call. Raises RuntimeError: the call failed."""
+        """Wait for the results of the oldest call that has not been waited for. Raises RuntimeError if it failed."""
         self.thread.wait()
 
     def close(self) -> None:
-        """End the thread, after the running call, if any. No call may follow."""
+        """End the thread, after the running call, and delete the package's model."""
         self.thread.stop()
         for handle in self.tables[1].ravel().tolist():
             self._library.aoti_torch_delete_tensor_object(ctypes.c_void_p(handle))
@@ -410,7 +404,7 @@ def _address_of(function: Any) -> int:
 
 
 def _library_of(package: Path) -> ctypes.CDLL:
-    """Load the library in a package. Raises ValueError: some operations have no C interface, and need torch."""
+    """Load the shared library in a package. Raises ValueError if the package has operations that C cannot call."""
     with zipfile.ZipFile(package) as files, tempfile.TemporaryDirectory() as folder:
         names = files.namelist()
         if any(name.endswith(".json") and not name.endswith("_metadata.json") for name in names):
@@ -425,14 +419,14 @@ _address_in = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char
 
 
 def _handle_of(x: Tensor) -> int:
-    """Return a new handle (address) of a tensor for AOTInductor's C interface. The caller must delete the handle."""
+    """Return a new handle of a tensor for AOTInductor's C interface. The caller must delete the handle."""
     (capsule,) = torch._C._aoti.unsafe_alloc_void_ptrs_from_tensors([x])
     return int(_address_in(capsule, None))
 
 
 def arguments(shapes: Iterable[Shape]) -> list[Tensor]:
-    """Return tensors of these shapes, with which a function is traced. Integers are 0, so that they can be indices.
-    Floats are 1, so that they can be divisors.
+    """Return tensors of these shapes and types, for tracing. Integers are 0, so that every integer is a valid index.
+    Floats are 1, so that no division is by 0.
     """
     return [torch.full(shape, dtype.is_floating_point, dtype=dtype) for shape, dtype in shapes]
 
@@ -449,7 +443,7 @@ def trace(function: Function, given: Sequence[Tensor]) -> Any:
 
 
 def build_package(job: CompileJob, place: Path) -> None:
-    """Compile a job, and write the package to the path `place`."""
+    """Compile a job, write the package to the path `place`, and test it. Raises ValueError for large functions."""
     given = arguments(job.shapes)
     graph = trace(job.make(), given)
     if (n := len(graph.graph.nodes)) > NODES:
@@ -463,7 +457,7 @@ def build_package(job: CompileJob, place: Path) -> None:
 
 
 def main(path: Path, length: int) -> None:
-    """Compile the job that stdin contains, and write the package to `path`. length: number of bytes of the job."""
+    """Read a pickled job of `length` bytes from stdin, compile it, and write the package to `path`."""
     data, parent = sys.stdin.buffer.read(length), sys.stdin.fileno()
     platform.kill_when_closed(parent, -os.getpid())
     if platform.readable([parent], 0.0):  # the process that trains has ended already
@@ -484,7 +478,7 @@ def main(path: Path, length: int) -> None:
 
 
 def _tidy(folder: Path) -> None:
-    """Remove the least recently used packages, and the folders that killed compilers left."""
+    """Remove the least recently used packages, and the temporary folders of killed compilers."""
     old = sorted(folder.glob("*.pt2"), key=lambda p: p.stat().st_mtime)[:-MOST]
     with contextlib.suppress(OSError):
         for path in old:

@@ -1,6 +1,6 @@
-"""Optional parts of a learner: target network, outlier gate, drops of the learning rate, schedules, trace of updates.
+"""Optional parts of a learner: target network, outlier filter, learning-rate drops, schedules, log of updates.
 
-A system lists its parts in LearnerSpec.parts. The learner adds more parts if the run's options ask for them.
+LearnerSpec.parts lists a system's parts. The learner adds further parts that the run's options require.
 """
 
 from __future__ import annotations
@@ -31,12 +31,11 @@ if TYPE_CHECKING:
 
 
 class LearnerPart:
-    """Optional part of a learner, besides its source of batches, its loss and its update.
+    """Optional part of a learner, such as a target network.
 
-    To write a part, inherit this class and define some of its hooks (methods that a learner calls at set moments). A
-    learner calls each hook on all parts that define this hook, in order.
-
-    The part in a LearnerSpec is only a description, which worker threads share. `open` makes a copy for one learner.
+    To write a part, inherit this class and define some of the hooks below. A hook is a method that the learner calls at
+    a certain point, for example after each update. If several parts define a hook, the learner calls them in order.
+    Parts in a LearnerSpec are templates: each learner uses copies of them, which `open` makes.
     """
 
     learner: Learner  # owner of this part, once open
@@ -66,35 +65,33 @@ class LearnerPart:
     unchanged: Callable[[], int] | None = None
 
     def describe(self) -> str:
-        """Return this part's line in the learner's box of the system's diagram. "" adds no line."""
+        """Return a line about this part for the system's diagram, or "" for no line."""
         return ""
 
     def open(self, learner: Learner) -> Self:
-        """Return a copy of this part for one learner, whose weights are not loaded yet."""
+        """Return a copy of this part for `learner`. The learner has not loaded its weights yet."""
         own = copy.copy(self)
         own.learner = learner
         return own
 
     def begin(self, found: OpenCheckpoint | None) -> None:
-        """Start this part, after the weights were loaded. found: the checkpoint from which the run resumes. It is None
-        in a new run, and in a worker that replaces a lost worker.
+        """Start this part, after the learner has loaded its weights. `found` is the checkpoint that the run resumes
+        from. It is None in a new run, and in a worker that replaces a failed worker.
         """
 
     def save(self, part: CheckpointPart) -> Row:
-        """Write the state of this part into a checkpoint. Return entries to save with the learner's counts. Only
-        learner 0 writes, and all learners resume from what it wrote. Raises OSError.
+        """Save the state of this part in the checkpoint. The returned entries are saved with the learner's counts. Only
+        learner 0 saves its parts, and all learners resume from this state. Raises OSError if writing fails.
         """
         return {}
 
 
 @dataclass
 class TargetNetwork(LearnerPart):
-    """Keeps a target network, a second network whose weights follow the trained weights. Updates of all workers count.
+    """Keeps a target network, a second network whose weights follow the trained weights.
 
-    every: number of updates between two moves of the target weights.
-    tau: fraction of the way that each move goes toward the trained weights; 1 copies them.
-
-    Raises UserError: `every` or `tau` is out of range.
+    `every`: number of updates between two moves of the target weights. Updates of all workers count.
+    `tau`: each move sets target += tau·(trained − target).
     """
 
     every: int = 1
@@ -125,7 +122,7 @@ class TargetNetwork(LearnerPart):
         self._become(1.0, saved)
 
     def _become(self, tau: float, saved: dict[str, np.ndarray] | None = None) -> None:
-        """Load the saved weights, if any. Else move toward the trained weights by the fraction `tau` of the way."""
+        """Load `saved`. If it is None, move the target weights by the fraction `tau` to the trained weights."""
         if saved is not None:
             checkpoint.load_into(cast("Policy", self.net), saved)
         else:
@@ -146,7 +143,7 @@ class TargetNetwork(LearnerPart):
             self._become(self.tau)
 
     def unchanged(self) -> int:
-        """Return the number of updates up to and including the update that moves the target network."""
+        """Return the number of updates until the target network moves next."""
         return (self.copies + 1) * self.every - self.learner.version
 
     def save(self, part: CheckpointPart) -> Row:
@@ -166,8 +163,8 @@ SLACK = 1.0 + 1e-9  # so that equal losses are not outliers because of rounding
 
 @dataclass
 class OutlierGate(LearnerPart):
-    """Refuses an update if its loss is an outlier: |loss| > mean + k·std of |loss|. The mean and the standard deviation
-    are over the losses that this learner admitted before.
+    """Rejects an update if its loss is an outlier: |loss| > mean + k·std. The mean and the standard deviation of |loss|
+    are computed over the earlier updates that this learner has admitted.
     """
 
     k: float
@@ -203,7 +200,7 @@ class OutlierGate(LearnerPart):
 
 @dataclass
 class RateDrops(LearnerPart):
-    """Divides the learning rate by 10 when the number of updates reaches each number in `updates`."""
+    """Divides the learning rate by 10 after each number of updates that `updates` lists."""
 
     updates: tuple[int, ...]
 
@@ -216,7 +213,7 @@ class RateDrops(LearnerPart):
 
 @dataclass
 class FrozenRate(LearnerPart):
-    """Keeps the learning rate at 0 until the run has learned from `until` agent steps (see nets.surgery)."""
+    """Keeps the learning rate at 0 until the run reaches `until` agent steps (see nets.surgery)."""
 
     until: float
 
@@ -228,20 +225,20 @@ class FrozenRate(LearnerPart):
 
 
 def frozen_until(learner: Learner) -> float:
-    """Return FrozenRate's `until` from the resumed checkpoint, or from the newest if that one was removed; else 0."""
+    """Return FrozenRate.until from the checkpoint that the run resumes from, or 0 if the run has no FrozenRate."""
     path = learner.ctx.resume
     if path is None:
         return 0.0
-    if not path.exists():
+    if not path.exists():  # it was removed; read the newest
         path = checkpoint.everything(cast("Path", learner.ctx.directory))[-1]
     saved = checkpoint.OpenCheckpoint(path).json(f"{learner.checkpoints.folder}/learner")
     return float(saved.get("freeze_until", 0.0))
 
 
 class Schedules(LearnerPart):
-    """Sets scheduled hyperparameters by the run's agent steps, and logs each point when the run reaches it."""
+    """Sets hyperparameters to the values of their schedules at the run's agent steps, and logs each change."""
 
-    held: Mapping[str, SchedulePoint] = {}  # present point of each schedule, by hyperparameter
+    held: Mapping[str, SchedulePoint] = {}  # current point of each schedule, by hyperparameter
 
     def adjust(self) -> None:
         learner, hyper, total = self.learner, self.learner.spec.hyperparameters, self.learner.spec.total
@@ -282,7 +279,7 @@ class Trace(LearnerPart):
 
 
 def open_parts(learner: Learner) -> list[LearnerPart]:
-    """Open a learner's parts: first those that the run's options ask for, then those of its spec."""
+    """Open a learner's parts: first the parts that the run's options require, then the parts in its LearnerSpec."""
     ctx, parts = learner.ctx, list[LearnerPart]()
     if until := frozen_until(learner):
         parts.append(FrozenRate(until))

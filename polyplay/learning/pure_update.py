@@ -2,10 +2,10 @@
 
     update(weights [W], buffers [S − W], target [S] or [0], batch, state, hyper) -> gradient [W], buffers, LossOutput
 
-A network's vector (weights.params) has S numbers: W weights, then buffers. Everything else is an argument too. The
-batch and the state are nested dicts of tensors of fixed shapes. They include random numbers (Loss.noise) and importance
-weights. `hyper` has a tensor [] for each hyperparameter. The function writes to no argument. No tensor's value decides
-on a shape or a branch (layers.tracing).
+FlatParams (in weights.params) joins a network's W weights and then its buffers to one vector of S numbers. The batch
+and the recurrent state are nested dicts of tensors of fixed shapes. The batch includes random numbers (Loss.noise) and
+importance weights. `hyper` has a scalar tensor for each hyperparameter. The function writes to none of its arguments.
+Its branches and all its shapes are the same for all values of the tensors.
 """
 
 from __future__ import annotations
@@ -52,18 +52,17 @@ class _Networks(nn.Module):
 def make_loss(
     policy: Policy, loss: Callable[..., Any], target: Policy | None = None
 ) -> Callable[..., tuple[Any, Tensor]]:
-    """Return a differentiable function of the arguments of `update`. This function returns the loss and the new
-    buffers.
+    """Return a differentiable function that takes the arguments of `update`, and returns the loss and the new buffers.
 
-    The modules only define the layout of the vectors. Their own weights are not read. target: the module of the target
-    network, if the loss takes one. Raises ValueError: a module computes with copies of its weights.
+    `policy` and `target` define the architecture. Their weights are not used, because weights are arguments of the
+    function. Raises ValueError if a layer has a bfloat16 copy of its weight.
     """
     networks = _Networks(policy, target)
     if any(isinstance(m, Linear | Conv2d) and m.half_weight is not None for m in networks.modules()):
         raise ValueError("a network has copies of its weights (cache_weights); it must have none")
 
     def score(weights: Tensor, buffers: Tensor, fixed: Tensor, batch: Batch, state: Batch, hyper: Hyper) -> Any:
-        odd = len(weights) % 2  # keeps float64 buffers at even places, as in the whole vector
+        odd = len(weights) % 2  # keeps float64 buffers at even indices, as in the whole vector
         behind = torch.cat([buffers.new_zeros(odd), buffers])[odd:]  # a copy, which networks may write to
         named = {f"policy.{k}": x for k, x in named_views(policy, weights, behind).items()}
         if target is not None:
@@ -75,7 +74,7 @@ def make_loss(
 
 
 def make_update(policy: Policy, loss: Loss, target: Policy | None = None) -> PureUpdate:
-    """Return the pure update function. For the arguments see `make_loss`."""
+    """Return the pure update function."""
     score = make_loss(policy, loss, target)
 
     def update(weights: Tensor, *given: Any) -> tuple[Tensor, Tensor, LossOutput]:
@@ -89,7 +88,7 @@ def make_update(policy: Policy, loss: Loss, target: Policy | None = None) -> Pur
 
 
 def make_act(policy: Policy) -> Callable[[Tensor, Tensor, Batch, Batch], tuple[Batch, Batch]]:
-    """Return the pure acting step, as Policy.act: (weights, buffers, row, state) -> outputs and the next state."""
+    """Return Policy.act as a pure function: (weights, buffers, row, state) -> outputs and the next state."""
     score = make_loss(policy, lambda policy, _, row, state, __: policy.act(row, state))
 
     def act(weights: Tensor, buffers: Tensor, row: Batch, state: Batch) -> tuple[Batch, Batch]:
@@ -102,16 +101,17 @@ def make_act(policy: Policy) -> Callable[[Tensor, Tensor, Batch, Batch], tuple[B
 
 @dataclass(frozen=True)
 class UpdateFunction:
-    """Turns the pure update into a function of single tensors of fixed shapes, which can be compiled or captured:
+    """Makes the update as a function of single tensors of fixed shapes, which can be compiled or captured:
 
         (weights, buffers, target, gradient, hyper [H], *leaves) -> numbers [1 + metrics], and priority [B] if any
 
-    The function writes to `gradient` and `buffers`. leaves: the tensors of {"batch": …, "state": …} at `paths`. For a
-    minibatch these are the tensors of its whole rollout, then `index` [n], the minibatch's places, and `inside` [n],
-    whether each place counts.
+    The function writes to `gradient` and `buffers`, and returns the loss and the metrics in `numbers`. The `leaves` are
+    the tensors of the nested dict {"batch": …, "state": …}, which lie at the paths `paths`. For a minibatch, they are
+    the tensors of the whole rollout, followed by two tensors: `index` [n] holds the indices of the minibatch's
+    transitions or lanes, and `inside` [n] is False where `index` is padding.
 
-    With `optim`, the function also makes the optimizer's step, in place. Then the tensors of the optimizer's state come
-    before `hyper`, `hyper` ends with the learning rate, and `numbers` end with the gradient's norm.
+    If `optim` is given, the function also makes the optimizer's step in place. The tensors of the optimizer's state
+    come before `hyper`, whose last number is the learning rate. The last of `numbers` is the gradient's norm.
     """
 
     policy: PolicyFactory
@@ -148,7 +148,6 @@ class UpdateFunction:
         return function
 
     def _split(self, given: Sequence[Tensor]) -> tuple[Sequence[Tensor], ...]:
-        """Divide the arguments into vectors, optimizer's state with hyperparameters, and the batch's tensors."""
         own = VECTORS + self.states + 1
         return given[:VECTORS], given[VECTORS:own], given[own:]
 

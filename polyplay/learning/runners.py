@@ -1,4 +1,4 @@
-"""Makes updates in one thread by a compiled function or a CUDA graph, to take less time than eager updates."""
+"""Makes updates in one thread by a compiled function or a CUDA graph, which is faster than eager updates."""
 
 from __future__ import annotations
 
@@ -35,16 +35,14 @@ LONG = 0.05  # seconds of the longest eager update to compile; longer updates wo
 GAIN = 0.9  # largest compiled time ÷ eager time of an update that is used compiled
 NEAR, NEAR_HALF = 1e-3, 1e-2  # largest relative difference of a compiled gradient: in float32, in bfloat16
 ROUNDED = 1e-6  # additional allowed difference of an optimizer step, relative to the weights
-SHARE = 0.25  # least share in the run's updates of a kind of batches that is compiled
+SHARE = 0.25  # compile a kind of batch if it has at least this fraction of the run's updates
 KINDS = 4  # most kinds of batches for which packages are compiled, if a run waits for packages
 BEGUN = 16  # most updates in a row that another thread makes while this one acts
 OFTEN = 3  # updates of one kind before it is captured; some sources give batches of many sizes
 
 
 def compile_updates(learner: Learner) -> None:
-    """Let a learner's updates be captured as a CUDA graph on a GPU, or be compiled ahead of time on a CPU in float32.
-    On a CPU the update is compiled whole, or in parts for several threads.
-    """
+    """Let the learner make its updates by CUDA graphs on a GPU, or by compiled functions on a CPU in float32."""
     how, far = learner.ctx.control.compile, learner.device.type != "cpu"
     if how == "off" or (how == "auto" and not far and any(isinstance(m, nn.Conv2d) for m in learner.policy.modules())):
         return
@@ -57,8 +55,8 @@ def compile_updates(learner: Learner) -> None:
 
 
 def pays(learner: Learner, started: float, left: float, seconds: float) -> bool:
-    """Return whether compiling saves time: the run lasts long enough, and an eager update of `seconds` is short enough.
-    started: the time (perf_counter) at which the fraction `left` of the run remained.
+    """Return whether compiling would save time: eager updates must be short, and the rest of the run long. `seconds` is
+    the time of an eager update. At the time `started` (perf_counter), the fraction `left` of the run remained.
     """
     passed, remaining = time.perf_counter() - started, learner.remaining
     rest = passed * remaining / max(left - remaining, 1e-9)
@@ -66,7 +64,7 @@ def pays(learner: Learner, started: float, left: float, seconds: float) -> bool:
 
 
 def wait_for(package: Package, learner: Learner) -> None:
-    """Wait until a package (compiled function) exists or cannot be made. This counts as waiting for other workers."""
+    """Wait until a package exists or has failed to compile. Add the waiting time to `learner.update.waited`."""
     before = time.perf_counter()
     while not package.done:
         learner.ctx.turn()
@@ -86,7 +84,7 @@ def compile_job(learner: Learner, function: UpdateFunction, given: Sequence[Tens
 
 @dataclass
 class BatchKind:
-    """Batches with the same tensors and shapes. One package (compiled function) is made for all of them."""
+    """Batches whose tensors have the same paths, shapes and types. They share one package (compiled function)."""
 
     paths: tuple[str, ...]  # of the batch's tensors; for a minibatch, of its rollout's tensors
     minibatch: bool
@@ -97,12 +95,10 @@ class BatchKind:
 
 
 class CompiledRunner(Runner):
-    """Makes updates eagerly until a package (compiled function; on a GPU, a CUDA graph) for their kind of batch exists.
-    Later updates use the package, which takes less time.
-
-    A package of an earlier run is used from the first update on, a graph after a few updates. Before the first use, its
-    gradient and time are compared with those of an eager update of the same batch. A failure never ends a run. Instead,
-    one line in the log reports it.
+    """Makes updates by packages: compiled functions on a CPU, CUDA graphs on a GPU. Updates are eager until a package
+    exists for the kind of batch. Before its first use, a package must give the gradient of an eager update of the same
+    batch. Without --compile on, it must also be faster. If any of this fails, the log says so, and all later updates
+    are eager.
     """
 
     def __init__(self, learner: Learner):
@@ -123,10 +119,10 @@ class CompiledRunner(Runner):
         self.over = self.at_once = False  # whether updates stay eager; whether this update is repeated compiled
         self.started, self.left, self.looked = time.perf_counter(), learner.remaining, 0.0
         self.filled: Hyper = {}  # hyperparameters that `values` holds
-        self.parts: Minibatches | None = None  # the rollout of the present minibatches
+        self.parts: Minibatches | None = None  # rollout of the current minibatches
         self.rollout: Any = None  # kind of that rollout; `leaves`: its tensors
         self.leaves: list[Tensor] = []
-        self.index, self.inside = np.zeros(0, np.int64), np.zeros(0, bool)  # a minibatch's places; which ones count
+        self.index, self.inside = np.zeros(0, np.int64), np.zeros(0, bool)  # a minibatch's indices; False for padding
         own = run.loss.loss if isinstance(run.loss, WithAuxiliary) else run.loss
         # Polyplay's losses ignore rows that are not `valid`; a user's loss may count all rows
         self.pads = isinstance(own, ActorCriticLoss) and type(own).__module__.startswith("polyplay.")
@@ -170,9 +166,7 @@ class CompiledRunner(Runner):
         return self._eager(lambda: self.score(*parts.take(order, at)), self.rollout, self.leaves)
 
     def begin(self, items: list[Batch], version: int) -> None:
-        """Start whole updates for batches of one kind in another thread; see Runner. The thread works on copies of the
-        tensors that the updates change.
-        """
+        """Start updates from the batches `items` in another thread. The updates change copies of the weights."""
         first: BackgroundCall | None = None
         begun = 0
         for k, item in enumerate(items if not self.over else ()):
@@ -194,7 +188,7 @@ class CompiledRunner(Runner):
             self.begun, self.taken, self.asked = first, 0, begun
 
     def _background(self, given: Batch) -> BackgroundCall | None:
-        """Return a call that makes updates of this kind in another thread; None: impossible. Raises nothing."""
+        """Return a call that updates from batches like `given` in another thread, or None if that is impossible."""
         kind, leaves = self._kind_of(to_device(given, self.learner.device))
         written = [*self.own[:2], *self.own[VECTORS:-1]]
         weights, buffers, *state = mine = [x.clone() for x in written]
@@ -214,8 +208,8 @@ class CompiledRunner(Runner):
             return None
 
     def _take(self, call: BackgroundCall) -> LossOutput:
-        """Return the results of the next started update. After the last one, take over the weights. Raises
-        RuntimeError: an update failed, and the weights are unchanged.
+        """Return the results of the oldest update that `begin` started. After the last of these updates, copy the new
+        weights to the learner. Raises RuntimeError if an update failed, and leaves the learner's weights unchanged.
         """
         self.begun = None
         call.wait()
@@ -228,13 +222,14 @@ class CompiledRunner(Runner):
         return self._scored(*results)
 
     def _may(self, version: int) -> bool:
-        """Return whether the update of weights `version` may be compiled; when repeating a run, whether it was."""
+        """Return whether the next update may use a package. A run that repeats an earlier run uses packages for the
+        same updates as the earlier run.
+        """
         repeats = self.learner.ctx.hooks.repeats
         self.waits = self.waits or repeats is not None
         return repeats is None or repeats(version + 1)
 
     def _take_up(self, parts: Minibatches) -> None:
-        """Prepare the arguments of the compiled function for the minibatches of a rollout."""
         passes = cast("Epochs", self.learner.spec.passes)
         size = -(-(parts.lanes if parts.whole else parts.valid.size) // passes.minibatches)
         if size != len(self.index):
@@ -246,7 +241,6 @@ class CompiledRunner(Runner):
         self.parts = parts
 
     def _kind_of(self, given: Batch, minibatch: bool = False) -> tuple[BatchKind, list[Tensor]]:
-        """Return the kind of a batch, and the tensors of this batch."""
         (paths, shapes), leaves = signature_of(given)
         name = minibatch, paths, shapes
         kind = self.kinds.get(name)
@@ -261,7 +255,7 @@ class CompiledRunner(Runner):
         return self._scored(*call([*(own or self.own), *leaves]))
 
     def _fill(self) -> None:
-        """Write the present hyperparameters and learning rate into the argument of the compiled function."""
+        """Write the current hyperparameters and learning rate to `self.values`, an argument of the package."""
         if self.hyper is not self.filled:
             self.values[: len(self.hyper)], self.filled = list(self.hyper.values()), self.hyper
         if self.steps:
@@ -273,9 +267,8 @@ class CompiledRunner(Runner):
         return LossOutput(numbers[0], dict(zip(self.loss.metrics, numbers[1:], strict=False)), *priority)
 
     def _eager(self, eager: Callable[[], LossOutput], kind: BatchKind, leaves: list[Tensor]) -> LossOutput:
-        """Make the update eagerly, then look for the package. If a run waits for packages, or finds one at the first
-        batch of a kind, this update already uses the package, so that the run can be repeated.
-        """
+        """Make an update eagerly, then look for the package for its kind of batch."""
+        # repeat the update by the package, so that a run repeats bitwise if its packages exist or it waits for them
         self.at_once = (self.waits or not kind.updates) and not self.captures
         buffers, before = self.own[1].clone(), time.perf_counter()
         scored = eager()
@@ -296,8 +289,8 @@ class CompiledRunner(Runner):
         return self._compiled(kind.call, leaves)
 
     def _look(self, kind: BatchKind, leaves: list[Tensor], buffers: Tensor) -> None:
-        """Start to compile the package if that saves time, and use the package once it exists. On a GPU, capture a
-        graph instead. buffers: the network's buffers before the eager update.
+        """Compile a package for the kind of batch, load it, or capture a CUDA graph, whichever is due. `buffers` are
+        the network's buffers before the eager update.
         """
         package, rare = kind.package, kind.updates < SHARE * self.updates
         if self.captures:
@@ -323,7 +316,6 @@ class CompiledRunner(Runner):
             self.begins = BEGUN if self.beside and kind.call is not None else 0
 
     def _job(self, kind: BatchKind, leaves: list[Tensor]) -> CompileJob:
-        """Return the job that compiles this kind of update, for tensors with the shapes of `leaves`."""
         return compile_job(self.learner, self._function(kind), [*self.own, *leaves])
 
     def _function(self, kind: BatchKind) -> UpdateFunction:
@@ -335,8 +327,8 @@ class CompiledRunner(Runner):
         return UpdateFunction(*made, *where, optim, len(self.own) - VECTORS - 1)
 
     def _change_over(self, kind: BatchKind, load: Callable[[], Any], leaves: list[Tensor], buffers: Tensor) -> None:
-        """Compare the compiled update with the eager update of the same batch. If the compiled one has the same
-        gradient and takes less time, use it for later batches. Buffers and gradient stay those of the eager update.
+        """Use the package for later batches if it gives the gradient of the eager update. Without --compile on, it must
+        also be faster. Keep the buffers and the gradient of the eager update.
         """
         kept, seconds = [x.clone() for x in self.own[:-1]], math.inf
         wanted, own = kept[3].clone(), [*(self.own[:-1] if self.captures else map(torch.clone, kept)), self.own[-1]]
@@ -372,14 +364,13 @@ class CompiledRunner(Runner):
         self._say("note", f"updates are {way} from update {update:,} on: {times}")
 
     def _put_back(self, kept: list[Tensor]) -> None:
-        """Undo the writes of a CUDA graph's trial. Packages do not need this, because they are tried on copies."""
-        if self.captures:
+        if self.captures:  # a package's trial wrote only to copies
             for x, before in zip(self.own, kept, strict=False):
                 x.copy_(before)
 
     def _steps_alike(self, kept: list[Tensor], own: list[Tensor]) -> bool:
-        """Return whether the eager optimizer's step leads to the weights in `own`. The step starts from the weights and
-        the state in `kept`, and uses the gradient in `own`.
+        """Return whether an eager optimizer step gives the same weights as the compiled step. `kept` holds the tensors
+        before the compiled step, and `own` the tensors after it.
         """
         spec, weights = self.learner.spec.update.optim, nn.Parameter(kept[0].clone())
         optimizer = spec.make(weights, float(self.values[-1]))
@@ -400,7 +391,7 @@ class CompiledRunner(Runner):
             self.learner.ctx.log(kind, text)
 
     def close(self) -> None:
-        """End the running compilers and the threads."""
+        """End the compiler processes and the threads."""
         for begun in (*(kind.package for kind in self.kinds.values()), *self.calls.values()):
             if begun is not None:
                 begun.close()

@@ -1,4 +1,4 @@
-"""Computes the gradient of an update in several threads of a learner. Each thread has its own part of the batch."""
+"""Computes the gradient of an update in several threads. Each thread takes a part of the batch."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ TRIALS = 3  # timed trials of a compiled update before its first use; the shorte
 
 
 def split_size(rows: int, threads: int, weights: int) -> int:
-    """Return how many threads compute an update: the largest n ≤ `threads` that divides `rows` evenly, with LEAST or
-    more rows for each thread. For a small network this is 1.
+    """Return the number of threads for an update, at most `threads`. Each thread gets the same number of `rows`, at
+    least LEAST. A network with fewer than LARGE weights gets one thread.
     """
     if weights < LARGE:
         return 1
@@ -50,8 +50,8 @@ def split_size(rows: int, threads: int, weights: int) -> int:
 
 
 def divide(learner: Learner, rows: int) -> bool:
-    """Let several threads make the updates from samples of `rows` transitions, if possible. If the run traces its
-    updates, one thread makes them. Return whether other threads may start an update while the caller acts.
+    """Let the learner make its updates in several threads, if its loss and its policy allow this. A batch has `rows`
+    transitions. Return whether other threads may start an update while the caller acts.
     """
     ctx, refuses = learner.ctx, any(part.admit for part in learner.parts)
     whole = not learner.spec.loss.divisible or learner.policy.state_spec()
@@ -63,16 +63,15 @@ def divide(learner: Learner, rows: int) -> bool:
 
 
 class ThreadedRunner(Runner):
-    """Makes updates in `n` threads, including the caller's. Each thread has its own network, but all use the learner's
-    weights.
+    """Makes updates in `n` threads, one of which is the caller's. Each thread has a network object for its gradients.
+    All networks share the learner's weights.
 
-    Torch's own threads, inside each operation, synchronize a hundred times per update. If another program keeps one
-    core busy, each of these synchronizations waits for the scheduler. The threads of this class synchronize only three
-    times.
+    The threads wait for each other three times per update. If torch divided each operation among threads, they would
+    wait in every operation. This is slow if another program keeps a core busy.
 
-    The gradients of the batch's parts are added in a fixed order, so a run repeats bitwise. The sum differs from the
-    gradient of one thread only by rounding. While the first thread acts, the others may start on the next batch,
-    because acting does not change the weights.
+    The gradients of the batch's parts are added in a fixed order, so a repeated run gives bitwise equal results. The
+    sum differs from the gradient of one thread only by rounding. While the first thread acts, the other threads may
+    start on the next batch.
     """
 
     begins = 1
@@ -92,7 +91,7 @@ class ThreadedRunner(Runner):
             layer.factors = []  # factors of the weight's gradient: one product for the whole batch takes half the time
         self.halves = self._keep_halves()
         self.refresh()
-        self.compiled: CompiledParts | None = None  # compiled packages; None: updates stay eager
+        self.compiled: CompiledParts | None = None  # None if updates stay eager
         self.others = [UpdateThread() for _ in range(n - 1)]  # threads that call compiled packages
         self.begun: list[Any] = []  # next batch: futures of the other threads' parts, or [PartsCall]
         self.targets: list[Future[Batch]] = []  # next batch: the target network's outputs
@@ -104,11 +103,9 @@ class ThreadedRunner(Runner):
         return made
 
     def _keep_halves(self) -> list[tuple[Tensor, Tensor]]:
-        """Return the weight of each large layer with its bfloat16 copy, which all networks share. Return [] if the
-        policy does not compute in bfloat16, or if other workers change the weights.
-        """
+        """Make bfloat16 copies of large layers' weights, which all networks share. Return pairs (weight, copy)."""
         kept = list[tuple[Tensor, Tensor]]()
-        if not self.learner.policy.bf16 or self.learner.spec.update.asynchronous:
+        if not self.learner.policy.bf16 or self.learner.spec.update.asynchronous:  # other workers change the weights
             return []
         for k, layer in _large(self.learner.policy).items():
             layer.present_half = torch.empty_like(layer.weight, dtype=torch.bfloat16, requires_grad=False)
@@ -118,7 +115,7 @@ class ThreadedRunner(Runner):
         return kept
 
     def refresh(self) -> None:
-        """Update the bfloat16 copies of the weights after an update. See Runner."""
+        """Update the bfloat16 copies of the weights, after an update."""
 
         def copy(i: int) -> None:
             for weight, half in self.halves:
@@ -138,7 +135,7 @@ class ThreadedRunner(Runner):
             self.compiled.close()
 
     def begin(self, items: list[Batch], version: int) -> None:
-        """Start the next batch; see Runner. The other threads run the target network, then compute their parts."""
+        """Start an update in the other threads: they run the target network, then compute the losses of their parts."""
         batch = to_device(items[0], self.learner.device)
         batch, rows = self.with_noise(batch, version), len(batch["return"])
         if (call := self._call_for(batch)) is not None:
@@ -157,7 +154,7 @@ class ThreadedRunner(Runner):
             self.begun[0].wait()
 
     def __call__(self, batch: Batch, state: Batch, version: int, tape: Tape | None = None) -> LossOutput:
-        """Compute a batch's loss and gradient; see Runner. After `begin`, `batch` must be the one that `begin` got."""
+        """Compute a batch's loss and gradient. If `begin` was called, `batch` must be the batch given to `begin`."""
         call = self._begun_call()
         if call is None:
             batch, begun = self.with_noise(to_device(batch, self.learner.device), version), bool(self.begun)
@@ -202,15 +199,13 @@ class ThreadedRunner(Runner):
         return LossOutput(loss, {**means, "loss": loss}, priority)
 
     def _rows_beside_acting(self, rows: int) -> list[int]:
-        """Return the sizes of a batch's parts, if the batch is started while the first thread acts. In bfloat16 the
-        first thread gets fewer rows. There a row takes half as long as in float32, but acting takes nearly as long.
-        """
+        """Return the number of rows for each thread, for a batch that is started while the first thread acts."""
+        # in bfloat16, learning takes half the time of float32, but acting nearly the full time
         return uneven(rows, self.n, BESIDE_ACTING) if self.policy.bf16 else even(rows, self.n)
 
     def _one(self, i: int, batch: Batch, whole: int, targets: Sequence[Future[Batch]] = ()) -> LossOutput:
-        """Compute the loss of part i, and leave the gradient in network i. A mean loss is multiplied by the part's
-        share of the `whole` rows. targets: outputs of the target network for the batch, if `begin` has started to
-        compute them.
+        """Compute the loss of part `i` of a batch of `whole` rows, and leave the gradient in network `i`. `targets` are
+        the outputs of the target network, if they are computed already.
         """
         net = self.nets[i]
         if targets:
@@ -228,7 +223,7 @@ class ThreadedRunner(Runner):
 
     @torch.no_grad()
     def _add_up(self, i: int) -> None:
-        """Sum the gradients of all parts, for those rows of every parameter that belong to thread i."""
+        """Sum the gradients of the batch's parts. Thread `i` sums its slice of every parameter."""
         for k, (whole, parts) in enumerate(self.grads):
             if whole.numel() < LARGE:  # the first thread alone sums small ones
                 if i == 0:
@@ -243,36 +238,34 @@ class ThreadedRunner(Runner):
 
 
 def _large(net: Policy) -> dict[int, Linear]:
-    """Return the large Linear layers by index: the place of their weight among the network's parameters."""
+    """Return the large Linear layers, keyed by the index of their weight in `net.parameters()`."""
     numbers = {id(p): k for k, p in enumerate(net.parameters())}
     layers = (m for m in net.modules() if isinstance(m, Linear))
     return {numbers[id(m.weight)]: m for m in layers if m.weight.numel() >= LARGE}
 
 
 def even(rows: int, n: int) -> list[int]:
-    """Divide `rows` into n parts, and return their sizes, which differ by at most one."""
+    """Divide `rows` into n parts, and return the parts' sizes, which differ by at most one."""
     return [rows * (i + 1) // n - rows * i // n for i in range(n)]
 
 
 def uneven(rows: int, n: int, share: float) -> list[int]:
-    """Return the sizes of n parts of `rows`. The first is `share` times an equal part, and the others are even."""
+    """Return the sizes of n parts of `rows`, of which the first is smaller: it has about share·rows/n rows."""
     first = max(1, round(share * rows / n))
     return [first, *even(rows - first, n - 1)]
 
 
 def _split(batch: Batch, rows: Sequence[int]) -> list[Batch]:
-    """Split a batch into parts that have these numbers of rows, in order."""
     split = {path: _divided(path, x, rows) for path, x in tree.leaves(batch)}
     return [cast("Batch", tree.nest({path: x[i] for path, x in split.items()})) for i in range(len(rows))]
 
 
 def _divided(path: str, x: Tensor, rows: Sequence[int]) -> Sequence[Tensor]:
-    """Split a batch's tensor `x` into parts with these numbers of rows. Every part gets the whole random `key`."""
+    """Split a batch's tensor `x` into parts of rows[i] rows. The random `key` is not split: every part gets it."""
     return [x] * len(rows) if path == "key" else x.split(list(rows), int(path.partition("/")[0] in TWO))
 
 
 def _sum(grads: list[Tensor], out: Tensor) -> None:
-    """Write the sum of `grads`, added in order, into `out`. Write 0 if the list is empty."""
     if not grads:
         out.zero_()
         return
@@ -282,7 +275,7 @@ def _sum(grads: list[Tensor], out: Tensor) -> None:
 
 
 def _product(factors: Factors, rows: slice, out: Tensor) -> None:
-    """Write `rows` of a layer's weight gradient into `out`, float32 [rows, inputs]; 0 if the layer was not used."""
+    """Compute rows `rows` of a weight's gradient from its `factors`, and write them to `out` [rows, inputs]."""
     if not factors:
         out.zero_()
         return
@@ -304,7 +297,7 @@ def _kind_of(batch: Batch) -> Kind:
 
 
 def _arguments(runner: ThreadedRunner) -> list[Tensor]:
-    """Return an UpdateFunction's arguments except the batch, with new buffers and a new gradient for one thread."""
+    """Return the arguments of an UpdateFunction, except the batch, with new tensors for buffers and gradient."""
     flat, at = runner.vector.flat.detach(), runner.vector.weights
     parts = runner.learner.parts
     of_target = next((part.vector.flat.detach() for part in parts if part.vector is not None), flat.new_zeros(0))
@@ -313,13 +306,13 @@ def _arguments(runner: ThreadedRunner) -> list[Tensor]:
 
 
 class PartsCall:
-    """Computes the gradient of a batch by packages (compiled functions), which several threads call, each on its own
-    part. `start` starts the parts of the other threads, and `finish` computes the first part.
+    """Computes the gradient of a batch in several threads, each of which calls a package (compiled function) on a part
+    of the batch. `start` starts all parts but the first, which `finish` computes.
 
-    rows: number of rows of each part.
-    packages: path and function of a package, by number of rows.
+    `rows`: number of rows in each part.
+    `packages`: path and function of a package, by number of rows.
 
-    Raises RuntimeError: a call failed. Only gradients have been written to then.
+    Raises RuntimeError if a call failed. The weights are then unchanged.
     """
 
     def __init__(
@@ -341,7 +334,7 @@ class PartsCall:
         self.others = [BackgroundCall(path, [x], [y], [z], thread) for path, (x, y, z), thread in others]
 
     def start(self, batch: Batch) -> None:
-        """Copy each part's arguments, and start the part at once. The first part is copied last, for `finish`."""
+        """Copy the batch to the arguments of all parts, and start all parts but the first."""
         values, (mine, buffers) = torch.tensor([*self.runner.hyper.values()], dtype=torch.float32), self.copies[0]
         leaves = [_divided(path, x, self.rows) for path, x in tree.leaves(batch)]
         for i in (*range(1, len(self.rows)), 0):
@@ -354,7 +347,7 @@ class PartsCall:
         self.pending = True
 
     def wait(self) -> None:
-        """Wait until the other threads have computed their parts. If one failed, `finish` raises RuntimeError."""
+        """Wait until the other threads have computed their parts. If a part failed, `finish` raises RuntimeError."""
         for other in self.others if self.pending else ():
             try:
                 other.wait()
@@ -363,7 +356,7 @@ class PartsCall:
         self.pending = False
 
     def finish(self) -> LossOutput:
-        """Leave the whole batch's gradient in the learner's vector, and return the joint LossOutput of all parts."""
+        """Write the whole batch's gradient into the learner's vector, and return the LossOutput of the whole batch."""
         self.results[0] = self.call(list(self.given[0]))
         self.wait()
         if self.failure:
@@ -390,7 +383,7 @@ class PartsCall:
 
 class CompiledParts:
     """Packages (compiled functions) for the parts of a ThreadedRunner's batches. Other processes compile them during
-    the run. Before a package is used, its gradient is compared with the eager gradient of the same batch.
+    the run. Before their first use, their gradient is compared with the eager gradient of the same batch.
     """
 
     def __init__(self, runner: ThreadedRunner):
@@ -401,7 +394,7 @@ class CompiledParts:
         self.rows = dict[Kind, list[int]]()  # number of rows of each part
 
     def look(self, batch: Batch, seconds: float) -> None:
-        """After an eager update of `seconds`, start to compile updates of the batch's parts, or use the packages."""
+        """Start to compile packages for the batch's parts, or use finished ones. An eager update takes `seconds`."""
         if not (self.waits or time.perf_counter() - self.looked > LOOK):
             return
         self.looked = time.perf_counter()
@@ -437,7 +430,6 @@ class CompiledParts:
         self._change_over(kind, PartsCall(self.runner, self.rows[kind], cast("Any", calls), batch), batch, seconds)
 
     def _job(self, batch: Batch, size: int) -> CompileJob:
-        """Return the job that compiles the update of a part with `size` rows."""
         runner = self.runner
         part = _split(batch, [size, len(batch["return"]) - size])[0]
         paths, leaves = zip(*tree.leaves(part), strict=True)
@@ -447,7 +439,9 @@ class CompiledParts:
         return compile_job(self.learner, function, [*_arguments(runner), *leaves])
 
     def _change_over(self, kind: Kind, call: PartsCall, batch: Batch, seconds: float) -> None:
-        """Use the compiled packages if they are faster and give the eager gradient; the vector keeps the eager one."""
+        """Use the packages if they give the eager gradient. Without --compile on, they must also be faster. Keep this
+        batch's eager gradient.
+        """
         self.calls[kind] = call
         grad = self.runner.vector.grad
         kept, least = grad.clone(), math.inf
@@ -484,7 +478,7 @@ class CompiledParts:
             self.learner.ctx.log(kind, text)
 
     def close(self) -> None:
-        """End the running compilers and the threads."""
+        """End the compiler processes and the threads."""
         for package in (x for packages in self.packages.values() for x in packages.values()):
             package.close()
         for call in self.calls.values():

@@ -1,10 +1,10 @@
-"""UNREAL's auxiliary tasks: a memory of recent rows, and the losses of the tasks.
+"""UNREAL's auxiliary tasks (Jaderberg et al. 2016): pixel control, reward prediction and value replay.
 
-The tasks are pixel control, reward prediction and value replay (Jaderberg et al. 2016). Their losses are pure functions
-of rows, by the convention of losses.py.
+The module holds a learner's memory of recent rows, and the losses of the tasks. The losses are pure functions of rows,
+by the convention of losses.py.
 
-The published costs (weights of losses) are for sums over examples, because the policy's loss is a sum over time. These
-functions return means over transitions or examples. WithAuxiliary turns the means into sums.
+The loss of a task is multiplied by its cost and added to the policy's loss. Published costs are for losses that are
+sums over time and examples. The functions of this module return means; WithAuxiliary turns them into sums.
 """
 
 from __future__ import annotations
@@ -42,18 +42,18 @@ _NO_END, _ZERO, _REWARDING = range(3)  # kinds of a row: end of no example, or o
 
 
 def specs_of(arrays: Batch, lead: int) -> Spec:
-    """Return the fields (shapes and types) of arrays, without their first `lead` dimensions."""
+    """Return the types of arrays, and their shapes without the first `lead` dimensions."""
     return tree.map(lambda x: Field(x.shape[lead:], x.dtype.name), arrays)
 
 
 class UnrealReplay:
-    """Memory of recent rows: the latest columns (single lanes) of batches [length, B], with the recurrent state before
-    each column. If a batch has more columns than fit, only the last ones are stored.
+    """Memory of recent rows, stored as columns. A column holds the rows of one lane in one rollout, and the recurrent
+    state before the first of them. New columns replace the oldest columns.
 
-    row: fields of a row, including EXAMPLES.
-    length: rows of a column, T+1.
-    capacity: most rows in all columns together. UNREAL stores 2,000 rows of each worker.
-    state: fields of the recurrent state of one lane.
+    `row`: fields of a row, including those in EXAMPLES.
+    `length`: number of rows in a column, T+1.
+    `capacity`: maximum number of rows in memory. UNREAL stores 2,000 rows of each worker.
+    `state`: fields of the recurrent state of one lane.
     """
 
     def __init__(self, row: Spec, length: int, capacity: int = 2000, state: Spec | None = None):
@@ -65,7 +65,7 @@ class UnrealReplay:
         self._next = 0  # index of the next column to fill
 
     def save(self) -> Batch:
-        """Return all arrays of this memory."""
+        """Return the memory as a dict of arrays."""
         marks = {"end": self._end, "next": np.array(self._next), "filled": np.array(self.filled)}
         return {"rows": self.rows, "state": self.state, **marks}
 
@@ -82,12 +82,13 @@ class UnrealReplay:
 
     @property
     def counts(self) -> tuple[int, int]:
-        """Numbers of examples that can be drawn: those with a reward of zero, and those with another reward."""
+        """Number of stored examples with zero reward, and number with nonzero reward."""
         return int((self._end == _ZERO).sum()), int((self._end == _REWARDING).sum())
 
     def add(self, rows: Batch, state: Batch | None = None) -> None:
-        """Add rows [length, B, …], and the recurrent state before them [B, …]. "reward" is received with each row.
-        "first" is whether the row starts an episode or a restarted lane.
+        """Add the `rows` [length, B, …] of a rollout, and the recurrent `state` [B, …] before row 0. rows["first"]
+        marks the first rows of episodes and of restarted lanes. If memory has fewer than B columns, store only the last
+        lanes.
         """
         lanes = rows["reward"].shape[1]
         last = slice(max(0, lanes - self.columns), None)
@@ -102,11 +103,11 @@ class UnrealReplay:
         self._end[FRAMES:, to] = np.where(begins, _NO_END, np.where(reward[FRAMES:] == 0, _ZERO, _REWARDING))
 
     def sample_examples(self, n: int, rng: np.random.Generator) -> tuple[Tree, np.ndarray]:
-        """Draw n examples with replacement. An example has the observations of three consecutive rows, obs [3, n, …],
-        and the reward [n] of the row after them. All four rows are in one episode.
+        """Draw n examples with replacement. An example is four consecutive rows of one episode. Return the observations
+        [3, n, …] of the first three rows, and the reward [n] of the fourth row.
 
-        Half of the examples (rounded up or down at random) have a nonzero reward, and come first. If the memory has
-        only one kind of example, all are of this kind. Without examples, all arrays are zeros.
+        Half of the examples have reward 0, and half another reward. If memory holds only one of these kinds, all
+        examples are of this kind. If memory holds no example, return zeros.
         """
         zero, rewarding = (np.flatnonzero(self._end == kind) for kind in (_ZERO, _REWARDING))
         if not len(zero) + len(rewarding):
@@ -119,26 +120,23 @@ class UnrealReplay:
         return tree.at(self.rows["obs"], (before, column)), self.rows["reward"][row, column]
 
     def sample_columns(self, n: int, rng: np.random.Generator) -> tuple[Batch, Batch]:
-        """Draw n columns with replacement. Return rows [length, n, …], and the recurrent state before them [n, …]."""
+        """Draw n columns with replacement. Return rows [length, n, …], and the recurrent state [n, …] before row 0."""
         column = rng.integers(self.filled, size=n)
         return tree.at(self.rows, (slice(None), column)), tree.at(self.state, (column,))
 
 
 class UnrealWindows(LearnerPart):
-    """Part of a learner that adds the inputs of auxiliary tasks to batches, drawn from a memory of recent rows.
+    """Adds the inputs of auxiliary tasks to a learner's batches. The inputs are drawn from a memory of recent rows.
 
-    Value replay of a column starts from the recurrent state that acting had before the column, so it can use earlier
-    observations. In miyosuda/unreal that state is zero.
+    Value replay starts from the recurrent state stored while acting. In miyosuda/unreal it starts from a zero state.
     """
 
     recent: UnrealReplay | None = None
 
     def inputs(self, rows: Batch, batch: Batch, state: Batch) -> Batch:
-        """Store the rows and the state before them in the memory, and draw one item per lane for each task. Return {}
-        if the policy has neither reward prediction nor value replay.
-
-        Reward prediction gets "recent" [3, B, …], "recent_reward" [B] and "recent_weight", which is 0 while the memory
-        has no example, else 1. Value replay gets "replayed": rows [T+1, B, …] with their "state".
+        """Store the rows in memory, and return the inputs of auxiliary tasks, drawn from memory. Reward prediction gets
+        examples: "recent" [3, B, …] and "recent_reward" [B]. If memory holds no example, "recent_weight" is 0, else 1.
+        Value replay gets "replayed": rows [T+1, B, …], with the recurrent "state" before row 0.
         """
         learner, lanes = self.learner, rows["first"].shape[1]
         heads = learner.policy.auxiliary if isinstance(learner.policy, ActorCritic) else None
@@ -155,7 +153,7 @@ class UnrealWindows(LearnerPart):
         return cast("Batch", to_device(drawn, learner.device))
 
     def _keep(self, rows: Batch, batch: Batch, state: Batch, whole: bool) -> UnrealReplay:
-        """Add these rows to the memory, and return the memory. whole: also store what value replay needs."""
+        """Add the rows to memory, and return the memory. If `whole`, also store what value replay needs."""
         kept = {k: tree.map(to_host, rows[k]) for k in (COLUMNS if whole else EXAMPLES) if k in rows}
         policy = self.learner.policy
         kept["reward"] = to_host(policy.rewarded(batch)["reward"])
@@ -171,14 +169,13 @@ BORDER = CELL // 2  # width in pixels of an image's border that belongs to no ce
 
 @torch.no_grad()
 def pixel_change(view: Tensor) -> Tensor:
-    """Return the reward of pixel control, float32 [T, B, h, w]: how much each cell changes from row t to t+1, in [0,
-    1].
+    """Return each cell's reward in pixel control, float32 [T, B, h, w]: its change from row t to row t+1, in [0, 1].
 
-    view: uint8 [T+1, B, C, H, W]. For 84 × 84 pixels, the change is mean |difference| / 255 over channels and 4 × 4
-        pixels of the middle 80 × 80 (§3.1). For a smaller image made of planes, it is the share of planes that changed
-        in a cell, whatever the size of the change.
+    `view`: images, uint8 [T+1, B, C, H, W].
 
-    Changes across the start of an episode are meaningless. Raises ValueError for other rows.
+    In an image of 84 × 84 pixels, cells of 4 × 4 pixels cover the middle 80 × 80 pixels. Their change is the mean of
+    |difference| / 255 (§3.1). In a smaller image, a cell is a pixel, and its change is the fraction of channels that
+    differ. From one episode to the next, changes have no meaning. Raises ValueError if `view` does not fit.
     """
     fit = view.ndim == 5 and len(view) >= 2 and view.dtype == torch.uint8
     losses.check_shapes(fit, f"view must be uint8 [T+1, B, C, H, W] with T >= 1, it is {view.dtype}", view)
@@ -188,7 +185,6 @@ def pixel_change(view: Tensor) -> Tensor:
 
 
 def _picture_change(before: Tensor, after: Tensor) -> Tensor:
-    """Return how much each cell [B, 20, 20] changes between two images [B, C, 84, 84]."""
     channels, inside = before.shape[1], slice(BORDER, PICTURE - BORDER)
     before, after = before[..., inside, inside], after[..., inside, inside]
     change = (torch.maximum(before, after) - torch.minimum(before, after)).int().sum(1, dtype=torch.int32)
@@ -197,18 +193,19 @@ def _picture_change(before: Tensor, after: Tensor) -> Tensor:
 
 
 def pixel_control_loss(chosen: Tensor, best: Tensor, change: Tensor, batch: Batch, gamma: float = 0.9) -> Tensor:
-    """Return the loss of pixel control: ½ Σ_cells (R_t − Q(s_t, a_t))², averaged over valid transitions. In each cell
-    R_t = c_t + γ·(1 − terminated_{t+1})·R_{t+1} if valid_t else max_a Q(s_t, a), R_T = max_a Q(s_T, a) (§3.1, n-step
-    Q-learning without off-policy correction).
+    """Return the loss of pixel control: ½ Σ_cells (R_t − Q(s_t, a_t))², averaged over valid transitions. The targets R
+    are those of n-step Q-learning without off-policy correction (§3.1). In each cell
 
-    chosen: Q(s_t, a_t) [T, B, h, w], with gradient.
-    best: max_a Q(s_t, a) [T+1, B, h, w], used only in the rows of nets.actor_critic.bootstrap_rows.
-    change: c [T, B, h, w].
-    batch: rows "reward", "terminated", "first" [T+1, B].
+    R_t = c_t + γ·(1 − terminated_{t+1})·R_{t+1} if the transition t → t+1 is valid, else max_a Q(s_t, a)
+    R_T = max_a Q(s_T, a)
 
-    The sum over cells and the ½ are those of trfl and miyosuda/unreal, which also sum over time. So published costs
-    (0.01 to 0.1 in Lab and capture the flag) suit policy losses that are means over transitions. If the policy loss is
-    a sum, multiply this loss by the number of transitions. Raises ValueError for shapes that do not fit.
+    `chosen`: Q(s_t, a_t) [T, B, h, w], with gradient.
+    `best`: max_a Q(s_t, a) [T+1, B, h, w], read only in rows that nets.actor_critic.bootstrap_rows marks.
+    `change`: c [T, B, h, w], the change of the cells.
+    `batch`: rows "reward", "terminated", "first" [T+1, B].
+
+    The sum over cells and the factor ½ are as in trfl and miyosuda/unreal, which also sum over time. If the policy's
+    loss is a sum over transitions, multiply this loss by their number. Raises ValueError if shapes do not fit.
     """
     steps, cells = losses.transitions(batch, gamma), chosen.shape[2:]
     lead = steps.reward.shape
@@ -240,12 +237,11 @@ def reward_prediction_loss(logits: Tensor, reward: Tensor) -> Tensor:
 
 
 def value_replay_loss(value: Tensor, steps: Transitions) -> Tensor:
-    """Return the loss of value replay: ½ (R_t − V_t)² of replayed rows, averaged over valid transitions (§3.3). The ½
-    is that of miyosuda/unreal.
+    """Return the loss of value replay: ½ (R_t − V_t)² of replayed rows, averaged over valid transitions (§3.3). The
+    factor ½ is from miyosuda/unreal.
 
-    value: V [T+1, B] of the present weights. From V, R is computed without gradient, as the n-step return of all rows
-        (losses.n_step).
-    steps: the rows' transitions [T, B].
+    `value`: V [T+1, B] under the current weights. The n-step returns R (losses.n_step) use V without gradient.
+    `steps`: the transitions [T, B] between the rows.
     """
     error = torch.where(steps.valid, losses.n_step(steps, value) - value[:-1], 0.0)
     return 0.5 * masked_mean(error.square(), steps.valid)
@@ -262,11 +258,11 @@ DRAWN = {"reward_prediction": "reward_logits", "value_replay": "replayed_value"}
 
 
 def task_costs(auxiliary: str, unroll: int, live: tuple[str, ...] = ()) -> dict[str, float]:
-    """Return the auxiliary tasks that the option --auxiliary names, with their costs (weights in the loss).
+    """Return the cost (weight in the loss) of each auxiliary task that the option --auxiliary names.
 
-    live: tasks whose costs are hyperparameters. If given, only these tasks are allowed, without costs.
+    `live`: tasks whose costs are set by hyperparameters. If given, the option may name only these tasks, without costs.
 
-    Raises UserError: a task or cost is unknown, or rollouts are too short to predict a reward from three rows.
+    Raises UserError if a task is unknown, a cost is not a number, or a rollout has too few rows for reward prediction.
     """
     allowed, found = ", ".join(live or TERMS), dict[str, float]()
     allowed += ", separated by commas, or none" + ("; costs are in --ranges" if live else "; each may have =COST")
@@ -292,8 +288,8 @@ def _cost(word: str, number: str) -> float:
 
 
 def terms_of(policy: PolicyFactory) -> dict[str, float]:
-    """Return the terms that a network adds to the loss, with their costs. These are the two KL divergences of a
-    temporal core, and the auxiliary tasks for which the network has heads.
+    """Return the cost of each term that a network adds to the loss. The terms are the two KL divergences of a temporal
+    core, and the auxiliary tasks that the network has heads for.
     """
     if not isinstance(policy, NetworkFactory):
         return {}
@@ -307,14 +303,14 @@ def terms_of(policy: PolicyFactory) -> dict[str, float]:
 class WithAuxiliary(Loss):
     """Adds terms to an actor-critic's loss: `loss` + Σ cost · term.
 
-    loss: an ActorCriticLoss. Value replay uses its discount and rewards.
-    terms: cost by name. If there is a hyperparameter NAME_cost, it replaces the cost. For kl_posterior and kl_prior see
-        nets.recurrent.kl_terms. For pixel_control, reward_prediction and value_replay see this file's losses.
+    `loss`: an ActorCriticLoss. Value replay uses its discount, and treats rewards as it does.
+    `terms`: cost of each term, by name. A hyperparameter NAME_cost replaces the cost of the term NAME. The terms
+        kl_posterior and kl_prior are described in nets.recurrent.kl_terms.
 
-    A cost is the weight of one example relative to one transition, as published. If `loss` is a sum, every term is the
-    sum over its own examples. If `loss` is a mean, the sum of reward prediction is divided by the number of
-    transitions, and all other terms are means. Metrics are means over transitions or examples. If the network's outputs
-    have a `reward`, it replaces the environment's.
+    With cost 1, an example of a task counts as much as a transition of the rollout, as published. If `loss` is a sum
+    over transitions, every term is a sum over its examples. If `loss` is a mean, every term is a mean, except reward
+    prediction, which is a sum over examples divided by the number of transitions. All metrics are means. If the network
+    outputs a "reward", that replaces the reward of the environment.
     """
 
     loss: losses.ActorCriticLoss
@@ -361,7 +357,7 @@ class WithAuxiliary(Loss):
         return LossOutput(loss, metrics, scored.priority, scored.targets)
 
     def _share(self, name: str, count: Tensor, batch: Batch, summed: bool) -> Tensor | float:
-        """Return a term's factor: its number of examples ÷ the batch's number of transitions, or 1 for a plain mean."""
+        """Return the factor by which a term, a mean over its examples, is multiplied besides its cost."""
         if name == "reward_prediction" and "recent_reward" in batch:
             return len(batch["recent_reward"]) / count
         if name == "value_replay" and summed and "replayed" in batch:
@@ -383,5 +379,4 @@ class WithAuxiliary(Loss):
 
 
 def _view(obs: Tree) -> Tensor:
-    """Return the images [T+1, B, C, H, W] that the observations contain."""
     return next(x for _, x in tree.leaves(obs) if x.ndim == 5 and x.dtype == torch.uint8)

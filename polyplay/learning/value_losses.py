@@ -1,18 +1,17 @@
 """Losses of DQN, C51, R2D2 and Ape-X DPG.
 
-Losses of action values are frozen dataclasses. Their method `score` takes
+Losses are frozen dataclasses. The method `score` of a Q-learning loss takes two dicts:
 
-out    network outputs: "q" of s_t with gradient; without gradient, "target" of s_{t+n} by the target network and, for
-       double Q-learning, "online" of s_{t+n} by the trained network. Values are q [..., A], or logits [..., A, K]
-batch  a replay's `sample()`, as tensors: transitions "action", "return", "discount" [B], or rows [R, B] of
-       sequences; importance weights "weight" [B] (1 if missing), and legal actions "mask", if stored
+out    action values [..., A] or logits [..., A, K]. "q": of s_t, with gradient. "target": of s_{t+n}, from the target
+       network. "online": of s_{t+n}, from the trained network, only in double Q-learning.
+batch  tensors from a replay buffer's `sample()`. For transitions: "action", "return" and "discount" [B]. For sequences:
+       rows [R, B]. Both may have importance weights "weight" [B] and legal actions "mask".
 
-Each pass through a noisy network has its own noise, which is the same for the whole batch (as in dqn_zoo). `noise`
-draws the keys of this noise.
+In a noisy network, each forward pass has separate noise, the same for the whole batch (as in dqn_zoo). The method
+`noise` of a loss returns random keys, from which the network computes the noise.
 
-`LossOutput.priority` [B] goes back to the replay. Reduction "mean" divides the sum over the batch by B. Reduction "sum"
-does not, because the gradient of the 2015 DQN is a sum over 32 samples, with a learning rate to match. Metrics are
-unweighted means.
+The learner writes `LossOutput.priority` [B] into the replay buffer. A loss with reduction "mean" is the mean over the
+batch. With reduction "sum" it is the sum, as in the DQN of 2015. Metrics are means without importance weights.
 """
 
 from __future__ import annotations
@@ -55,11 +54,10 @@ from polyplay.nets.q_network import DPGNetwork, QNetwork, expected_value, greedy
 
 @torch.no_grad()
 def td_target(ret: Tensor, discount: Tensor, ahead: Tensor) -> Tensor:
-    """Return the target y = G + D·Q⁻(s', a*) [B] for the action value of a transition. Raises ValueError for shapes
-    that do not fit.
+    """Return the target y = G + D·Q⁻(s', a*) [B] of an action value. Raises ValueError if shapes do not fit.
 
-    ret, discount: G and D, float [B].
-    ahead: Q⁻ of the action a* chosen at s', float [B]. Where D = 0, it is not used, even if it is NaN.
+    `ret`, `discount`: G and D, float [B].
+    `ahead`: Q⁻(s', a*), float [B]. Where D = 0, `ahead` may be NaN.
     """
     fit = ret.ndim == 1 and ret.shape == discount.shape == ahead.shape
     check_shapes(fit, "ret, discount and ahead must be one [B]", ret, discount, ahead)
@@ -78,12 +76,12 @@ def categorical(
 ) -> Tensor:
     """Return the projected distribution m [B, K] of G + D·Z⁻(s', a*) (Bellemare et al. 2017, algorithm 1).
 
-    ret, discount: G and D, float [B].
-    target, online: logits [B, A, K]. The action a* has the highest mean by `online` if given (double Q-learning), else
-        by `target`.
-    mask: actions that are legal at s', bool [B, A].
+    `ret`, `discount`: G and D, float [B].
+    `target`, `online`: logits [B, A, K]. The action a* has the highest mean under `online` (double Q-learning). If
+        `online` is None, it has the highest mean under `target`.
+    `mask`: actions that are legal at s', bool [B, A].
 
-    Raises ValueError for shapes that do not fit.
+    Raises ValueError if shapes do not fit.
     """
     fit = ret.ndim == 1 and ret.shape == discount.shape == target.shape[:1] and target.ndim == 3
     names = "ret and discount must be [B], target and online [B, A, K]"
@@ -94,13 +92,13 @@ def categorical(
 
 @torch.no_grad()
 def project(chances: Tensor, ret: Tensor, discount: Tensor, low: float, high: float) -> Tensor:
-    """Return the distribution of clip(G + D·z, low, high) on the atoms z_i. Two neighboring atoms share the mass of
-    each moved atom: m_i = Σ_j clip(1 − |Tz_j − z_i|/Δz, 0, 1)·p_j, in time O(K).
+    """Return the distribution of clip(G + D·z, low, high) on the atoms z_i. The mass of each moved atom Tz_j is split
+    between its two neighbors on the grid: m_i = Σ_j clip(1 − |Tz_j − z_i|/Δz, 0, 1)·p_j, in time O(K).
 
-    chances: p [B, K], K ≥ 2.
-    ret, discount: G and D, float [B]. Where D = 0, all mass is around clip(G), whatever p is.
+    `chances`: p [B, K], K ≥ 2. Where D = 0, p may be NaN.
+    `ret`, `discount`: G and D, float [B].
 
-    Raises ValueError for shapes that do not fit.
+    Raises ValueError if shapes do not fit.
     """
     size = chances.shape[-1]
     fit = chances.ndim == 2 and size >= 2 and ret.shape == discount.shape == chances.shape[:1]
@@ -125,20 +123,21 @@ def sequence_targets(
     online: Tensor | None = None,
     eps: float | None = 1e-3,
 ) -> tuple[Tensor, Tensor]:
-    """Return n-step targets [T, B] of the actions taken in rows 0..T−1, and whether each row is learned from, bool [T,
-    B], with T = R − 1 (R2D2, Kapturowski et al. 2019).
+    """Return n-step targets [T, B] for the actions in rows 0..T−1, and a bool mask [T, B] of the rows to learn from,
+    with T = R − 1 (R2D2, Kapturowski et al. 2019).
 
-    The targets are y_t = h(Σ_{k<m} γᵏ·r_{t+k+1} + D·h⁻¹(Q⁻(s_{t+m}, a*))). D is γᵐ, or 0 if row t+m is terminated. The
-    action a* is the best one in row t+m by `online`, or by `target` if `online` is None.
+    The targets are y_t = h(Σ_{k<m} γᵏ·r_{t+k+1} + D·h⁻¹(Q⁻(s_{t+m}, a*))). The number m is n, or the number of steps to
+    the episode's last row if that is smaller. So a truncated episode bootstraps from its last observation. D is γᵐ, or
+    0 if row t+m is terminated. The action a* has the highest value in row t+m under `online`, or under `target` without
+    `online`.
 
-    batch: rows "reward" (float), "terminated", "first" (bool) [R, B], by the convention of losses.py. Optional: "mask"
-        [R, B, A], and "valid" (bool), where False also rules out the transition to the next row.
-    target, online: values q [R, B, A].
-    eps: ε of value rescaling h; None: no h.
+    `batch`: "reward" (float), "terminated" and "first" (bool), each [R, B], as in losses.py. Optional are "mask" [R, B,
+        A] of legal actions, and "valid" [R, B], which is False where a row has no transition to the next row.
+    `target`, `online`: action values [R, B, A].
+    `eps`: ε of the value rescaling h. If None, values are not rescaled.
 
-    m is n, or less if the episode ends earlier. Then a sum ends in the episode's last row, so a truncated episode
-    bootstraps from its real last observation. As in rlpyt, the last n rows only complete the sums of earlier rows, and
-    are not learned from. Rows without a transition are not learned from either. Raises ValueError for wrong shapes.
+    The mask is False for the last n rows, as in rlpyt, and for rows without a valid transition. Raises ValueError if
+    shapes do not fit.
     """
     reward, mask, first = batch["reward"], batch.get("mask"), batch["first"]
     fit = target.ndim == 3 and target.shape[:2] == reward.shape and (online is None or online.shape == target.shape)
@@ -160,7 +159,7 @@ def sequence_targets(
 
 
 def sequence_priority(error: Tensor, valid: Tensor, eta: float) -> Tensor:
-    """Return R2D2's priorities [B] from errors δ [T, B]: η·max|δ| + (1 − η)·mean|δ| over valid rows; 0 without any."""
+    """Return R2D2's priorities [B] of sequences: η·max|δ| + (1 − η)·mean|δ| over valid rows, for errors δ [T, B]."""
     fit = error.shape == valid.shape and error.ndim == 2
     check_shapes(fit, "error and valid must be one [T, B] shape", error, valid)
     size = torch.where(valid, error.abs(), 0.0)
@@ -171,14 +170,14 @@ COMMON = ("loss", "q_mean", "target_mean", "td_abs", "weight_mean")
 
 
 def _keys(self: Loss, policy: QNetwork, batch: Batch, key: Key) -> Batch:
-    """Return noise keys, int64 [3], of a noisy network's passes "q", "target", "online"; new in each update."""
+    """Return the noise keys, int64 [3], of a noisy network's passes "q", "target" and "online" in one update."""
     return {"key": np.arange(3 * key[2], 3 * key[2] + 3)} if policy.head.noise else {}
 
 
 @dataclass(frozen=True)
 class TransitionLoss(Loss, ABC):
-    """Base class of Q-learning losses for transitions. batch["obs"] [2, B, …] holds s_t and s_{t+n}. double: `policy`
-    chooses the action in s_{t+n}, and the target network gives its value.
+    """Base class of Q-learning losses for transitions. batch["obs"] [2, B, …] holds s_t and s_{t+n}. If `double`, the
+    trained network chooses the action in s_{t+n}, and the target network evaluates it (double Q-learning).
     """
 
     double: bool = field(default=False, kw_only=True)
@@ -186,8 +185,8 @@ class TransitionLoss(Loss, ABC):
     divisible, noise = True, _keys
 
     def __call__(self, policy: QNetwork, target: QNetwork, batch: Batch, state: Batch, hyper: Hyper) -> LossOutput:
-        """Run a network once for each of "q", "target" and "online". A joint pass would compute unused gradients."""
-        out: Batch = {"q": _scores(policy, batch, 0)}
+        """Run the networks on a batch, and return the loss."""
+        out: Batch = {"q": _scores(policy, batch, 0)}  # a joint pass with "online" would compute unused gradients
         with torch.no_grad():
             out["target"] = batch["target"] if "target" in batch else _scores(target, batch, 1, cached=True)
             if self.double:
@@ -196,30 +195,27 @@ class TransitionLoss(Loss, ABC):
 
     @torch.no_grad()
     def ahead(self, target: QNetwork, batch: Batch) -> Batch:
-        """Compute the output "target" of `score` before the other outputs. After target.cache_weights(), no pass
-        converts the target network's weights to bfloat16.
-        """
+        """Return the target network's outputs for s_{t+n}, which `score` takes as "target"."""
         return {"target": _scores(target, batch, 1, cached=True)}
 
     @abstractmethod
     def score(self, out: Batch, batch: Batch) -> LossOutput:
-        """Return the loss of the outputs "q", "target" and, if double, "online". Each is [B, A] or [B, A, K]."""
+        """Return the loss of the outputs "q", "target" and, if double, "online", each [B, A] or [B, A, K]."""
 
 
 def _scores(net: QNetwork, batch: Batch, i: int, cached: bool = False) -> Tensor:
-    """Return scores [B, …] of s_t (i = 0: "q") or s_{t+n} (1: "target", 2: "online"). Each pass i has its own noise."""
+    """Return a network's scores [B, …] of s_t if `i` is 0, else of s_{t+n}. A noisy network uses batch["key"][i]."""
     row, key = slice(min(i, 1), min(i, 1) + 1), batch["key"][i : i + 1] if "key" in batch else None
     return net.scores({"obs": tree.map(lambda x: x[row], batch["obs"])}, {}, key, cached).squeeze(0)
 
 
 @dataclass(frozen=True)
 class QLoss(TransitionLoss):
-    """Loss of DQN: the Huber loss of δ = y − Q(s, a), which is ½δ² for |δ| ≤ clip, else clip·(|δ| − clip/2). The
-    gradient is δ limited to ±clip, which is all that Mnih et al. (2015) specify. With clip 0 the loss is ½δ²
-    everywhere.
+    """Loss of DQN: the Huber loss of δ = y − Q(s, a). It is ½δ² for |δ| ≤ clip, else clip·(|δ| − clip/2). The gradient
+    is −δ clipped to ±clip, as in Mnih et al. (2015). If clip is 0, the loss is ½δ².
 
-    Importance weights multiply the loss. The priority is |δ|. replicas: number of learners whose gradients are
-    averaged. With "sum", the sum is over the transitions of all learners.
+    The loss of a transition is multiplied by its importance weight. The priority is |δ|. With reduction "sum", the loss
+    is also multiplied by `replicas`, the number of learners, because their gradients are averaged.
     """
 
     reduction: losses.Reduction = "mean"
@@ -252,8 +248,8 @@ class CategoricalLoss(TransitionLoss):
     """Loss of C51 (Bellemare et al. 2017) and Rainbow: the cross-entropy of the projected target distribution and the
     network's distribution p(s, a).
 
-    low, high: the atoms are spaced evenly from `low` to `high`. The network sets their number.
-    priority: "kl" is the Kullback-Leibler divergence (Hessel et al. 2018, Accel RL). "ce" is the cross-entropy
+    `low`, `high`: values of the first and the last atom. The atoms are evenly spaced.
+    `priority`: "kl" for the Kullback-Leibler divergence (Hessel et al. 2018, Accel RL), or "ce" for the cross-entropy
         (dqn_zoo), which is above 0 even at the optimum.
     """
 
@@ -288,15 +284,15 @@ class CategoricalLoss(TransitionLoss):
 
 @dataclass(frozen=True)
 class SequenceLoss(Loss):
-    """Loss of R2D2: ½δ² with rescaled n-step targets (sequence_targets). It is summed over the learned rows of a
-    sequence, as in SEED and Acme, then multiplied by the sequence's importance weight, then averaged over sequences.
+    """Loss of R2D2: ½δ² with rescaled n-step targets (sequence_targets). The loss of a sequence is the sum over its
+    rows, as in SEED and Acme, times its importance weight. The loss of a batch is the mean over sequences.
 
-    rescale: ε of value rescaling h; 0: no h.
-    eta: η of the priority η·max|δ| + (1 − η)·mean|δ|, over learned rows.
-    burn_in: number of first rows that both networks unroll without gradient, from the stored `state` before these rows.
+    `rescale`: ε of the value rescaling h. If 0, values are not rescaled.
+    `eta`: η of the priority η·max|δ| + (1 − η)·mean|δ|, over the rows that have a loss.
+    `burn_in`: number of rows at the start of a sequence that only update the recurrent state, without gradient.
 
-    The batch has burn_in + m + n rows, of which m are learned from. The metrics q_mean and target_mean are in units of
-    reward, without h. The metric td_abs is the mean |δ|, with h.
+    A batch has burn_in + m + n rows, of which at most m have a loss. The metrics q_mean and target_mean are in units of
+    reward, before rescaling. The metric td_abs is the mean |δ| of rescaled values.
     """
 
     gamma: Fraction = 0.997
@@ -309,7 +305,7 @@ class SequenceLoss(Loss):
     metrics, noise = (*COMMON, "rows_mean"), _keys
 
     def __call__(self, policy: QNetwork, target: QNetwork, batch: Batch, state: Batch, hyper: Hyper) -> LossOutput:
-        """Return the loss of the rows after burn-in, [R, B, …]. Outputs "online" and "q" come from the same pass."""
+        """Run the networks on a batch of sequences, and return the loss of the rows after burn-in."""
         rows: Batch = {k: batch[k] for k in ("obs", "reward", "first", "action") if k in batch}
         head, body = (tree.map(lambda x, at=at: x[at], rows) for at in (slice(self.burn_in), slice(self.burn_in, None)))
         with torch.no_grad():
@@ -352,21 +348,21 @@ FREE = 2.0  # largest |x| without saturation cost, for the input x of μ's tanh;
 
 @dataclass(frozen=True)
 class DPGLoss(Loss):
-    """Loss of Ape-X DPG (Horgan et al. 2018, §4.2 and appendix D): batch means of two terms that share no weights:
+    """Loss of Ape-X DPG (Horgan et al. 2018, §4.2 and appendix D): the sum of the batch means of two terms, for the
+    critic's and for the actor's weights.
 
     critic  w·½δ², δ = G + D·Q⁻(s', μ⁻(s')) − Q(s, a), with importance weights w
-    actor   −Σ_i c_i·μ_i(s), where the constant c is dQ/da at a = μ(s), limited element-wise to ±clip (0: no limit)
+    actor   −Σ_i c_i·μ_i(s), where c is dQ/da at a = μ(s). Each c_i is clipped to ±clip, unless clip is 0.
 
-    The actor's gradient is −c·dμ/dθ, and the value of this term means nothing. The term has no importance weights, as
-    in D4PG (Barth-Maron et al. 2018).
+    Since c counts as a constant, the actor's gradient is −c·dμ/dθ. As in D4PG (Barth-Maron et al. 2018), the actor's
+    term has no importance weights.
 
-    The loss also has saturation_cost·Σ_i max(0, |x_i| − 2)². This term pulls x, the input of μ's tanh, back to ±2.
-    Without it, a critic that is not trained yet may drive actions to an end of their range. There tanh has no slope, so
-    the actions stay.
+    A third term, saturation_cost·Σ_i max(0, |x_i| − 2)², keeps the input x of the actor's tanh near [−2, 2]. Without
+    this term, an untrained critic may drive actions to the bounds, where the gradient of tanh vanishes.
 
-    The priority is |δ|. dQ/da is per half of an action's range. Metrics are unweighted means. "policy_value" is Q(s,
-    μ(s)). "dqda_clip_fraction" is the share of elements of dQ/da beyond the limit. "action_saturation" is the share of
-    elements of μ(s) within 0.01 of ±1.
+    The priority is |δ|. dQ/da is for actions scaled to [−1, 1]. Metrics are means without importance weights.
+    "policy_value" is Q(s, μ(s)). "dqda_clip_fraction" is the fraction of elements of dQ/da beyond ±clip.
+    "action_saturation" is the fraction of elements of μ(s) within 0.01 of ±1.
     """
 
     clip: float = 1.0
@@ -385,7 +381,7 @@ class DPGLoss(Loss):
         return self.score({**policy.learnt(now, batch["action"]), "target": ahead}, batch)
 
     def score(self, out: Batch, batch: Batch) -> LossOutput:
-        """Return the loss of `policy.learnt`'s outputs for s_t and of "target" [B]: Q⁻(s', μ⁻(s')), no gradient."""
+        """Return the loss of the outputs of `policy.learnt` for s_t. out["target"] [B] is Q⁻(s', μ⁻(s'))."""
         goal = td_target(batch["return"], batch["discount"], out["target"])
         error = goal - out["q"]
         weight = importance_weight(batch, goal)

@@ -1,4 +1,4 @@
-"""Networks and their devices: make a network from an environment's description, choose actions, evaluate rollouts."""
+"""Networks: construction from an EnvSpec, choice of actions, evaluation of rollouts, devices and precision."""
 
 from polyplay.nets.actor_critic import ActorCritic
 from polyplay.nets.factory import NETS, NetworkFactory, make, make_deterministic, make_values

@@ -1,10 +1,10 @@
 """Action heads: probability distributions over actions, computed from the output of a policy's last layer.
 
-Each kind of action space has a head class. A nested space has a Composite, which holds one head per part. If the value
-of a first part decides which other parts are used, the space has a ConditionalHead. Other modules use only the methods
-that all heads share; these are listed above ActionHead. `masked` changes a head's parameters by a mask of legal actions
-(bool, docs/concepts/rows.md), so that no illegal action is drawn. Log-probabilities of discrete parts can be guarded
-against probabilities near 0. Densities of real parts have no guard.
+Each kind of action space has a head class. A nested action space consists of parts, and its head Composite holds a head
+for each part. In some nested spaces, the value of the first part decides which other parts are used. The head of such a
+space is ConditionalHead. The comment above ActionHead lists the methods of all heads. The method `masked` applies a
+mask of legal actions (bool, docs/concepts/rows.md) to the distribution, so that no illegal action is drawn. For
+discrete actions, a guard can keep logarithms of probabilities near 0 finite.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ EPS = 1e-6
 
 
 class SeveralHeads(nn.Module):
-    """Base of heads for actions that have several parts. stable: names that stay the same when a network grows. Surgery
-    (nets.surgery) finds the heads by these names.
+    """Base of heads for actions that have several parts. Surgery, which enlarges a network, finds the parts' heads by
+    the names in `stable`. The keys of `stable` are the heads' paths in this module.
     """
 
     def __init__(self, parts: Mapping[str, Any], modules: Iterable[str]):
-        """parts: heads by the parts' paths. modules: attribute paths of these heads in this module, in order."""
+        """`parts`: head of each part, by the part's path. `modules`: paths of these heads in this module, in order."""
         super().__init__()
         self.paths, self.parts, heads = tuple(parts), dict(parts), parts.values()
         self.sizes, self.noises = [h.size for h in heads], [h.noise for h in heads]
@@ -62,22 +62,22 @@ class SeveralHeads(nn.Module):
 class ConditionalHead(SeveralHeads):
     """Head for conditional actions, in which the value v of a first part decides which other parts are used.
 
-    The probability of an action is π(a) = π(v) Π π(part | v) over the parts that v uses. The entropy is H = H(first) +
-    Σ_v π(v) Σ_part H(part | v). One forward pass gives all params. First come those of the first part. Then each other
-    part, in order, has separate params for each value of the first part that uses this other part.
+    The probability of an action is π(a) = π(v) Π π(part | v), over the parts that v uses. The entropy is H = H(first) +
+    Σ_v π(v) Σ_part H(part | v). The params are those of the first part, then those of the other parts. For each value v
+    that uses a part, the part has separate params.
 
-    A mask of another part is [N, values], or [N, values of the first part, values]. Unused parts are 0 in actions and
-    in `embed`. They add nothing to log-probability, entropy and gradient. The mode consists of the first part's most
-    probable value and of the most probable value of each part that this value uses.
+    The mask of a part is [N, values]. For a part after the first, it may also be [N, values of the first part, values].
+    Unused parts are 0 in actions and in `embed`, and do not affect log-probability, entropy and gradient. The mode
+    consists of the first part's most probable value v, and of the most probable value of each part that v uses.
     """
 
-    at: Tensor  # [values of the first part, numbers]: for each value, the place of all parts' numbers in params
+    at: Tensor  # [values of the first part, numbers]: for each value, indices in params of all parts' numbers
     used: Tensor  # bool [other parts, values of the first part]: whether the value uses the part
     users: Tensor  # the first part's values that use the first other part, then those that use the second, …
 
     def __init__(self, name: str, first: Categorical, rest: Mapping[str, PartHead], uses: Mapping[str, Sequence[int]]):
-        """name, first: name and head of the first part. rest: heads of the other parts, by name. uses: for each other
-        part, the values of the first part that use this part.
+        """`name`, `first`: name and head of the first part. `rest`: head of each other part, by name. `uses`: for each
+        other part, by name, the values of the first part that use it.
         """
         super().__init__({name: first, **rest}, ["first", *(f"rest.{i}" for i in range(len(rest)))])
         self.first = first
@@ -97,7 +97,7 @@ class ConditionalHead(SeveralHeads):
         self.register_buffer("users", torch.tensor([v for some in users for v in some]), persistent=False)
 
     def axis(self, without: str | None = None) -> Axis:
-        """Return the names along the axis of `params`. The part `without` is left out."""
+        """Return the names along the axis of `params`, without those of the part `without`."""
         (name, first), *rest = self.parts.items()
         found = [*first.segments(name)]
         for (path, part), values in zip(rest, self.values, strict=True):
@@ -146,7 +146,7 @@ class ConditionalHead(SeveralHeads):
         return torch.cat([self.first.embed(value), *parts], 1)
 
     def _every(self, params: Tensor) -> list[Tensor]:
-        """Return the first part's params [N, width], then each other part's: [N, first values that use it, width]."""
+        """Return params [N, width] of the first part, and [N, values that use the part, width] of each other part."""
         first, *parts = params.split(self.sizes, 1)
         shapes = zip(parts, self.counts, self.widths[1:], strict=True)
         return [first, *(x.unflatten(1, (count, width)) for x, count, width in shapes)]
@@ -156,7 +156,7 @@ class ConditionalHead(SeveralHeads):
         return params.gather(1, self.at.index_select(0, value)).split(self.widths, 1)
 
     def _chosen(self, value: Tensor, parts: Iterable[Tensor]) -> Tree:
-        """Return the action of the first part's `value` and the other `parts`; parts that `value` doesn't use are 0."""
+        """Return the action that joins the first part's `value` and the other `parts`, with 0 in unused parts."""
         unused = ~self.used.index_select(1, value)
         kept = [x.masked_fill(no.view(-1, *[1] * (x.dim() - 1)), 0) for x, no in zip(parts, unused, strict=True)]
         return dict(zip(self.paths, [value, *kept], strict=True))
@@ -166,10 +166,10 @@ class ConditionalHead(SeveralHeads):
 
 
 class UnitPointer(nn.Module):
-    """Last layer for actions that choose a unit of the game. It computes the params of a ConditionalHead.
+    """Last layer for actions whose part `part` chooses a unit of the game. It computes the params of a ConditionalHead.
 
-    For each value of the first part that uses `part`, the logit of unit u is q·e_u/√E. Here q is a query computed from
-    the features, and e_u is the unit's embedding, of size E. One Linear computes all other params.
+    For each value of the first part that uses `part`, a linear layer computes a query q from the features. The logit of
+    unit u is q·e_u/√E, where e_u is the unit's embedding, of size E. All other params are linear in the features.
     """
 
     def __init__(self, columns: Axis, head: ConditionalHead, part: str, embedding: int):
@@ -199,9 +199,7 @@ def normal(noise: Tensor) -> Tensor:
 
 
 def to_half_ranges(action: Tensor, low: Tensor, high: Tensor) -> Tensor:
-    """Scale actions [N, A] to [−1, 1]: `low` [A] becomes −1, and `high` [A] becomes 1. The scaling is linear. Where low
-    and high are equal, an action at `low` becomes 0.
-    """
+    """Scale actions [N, A] linearly from [`low`, `high`] to [−1, 1]. If `low` equals `high`, this value becomes 0."""
     half = high / 2 - low / 2
     return (action - (low / 2 + high / 2)) / torch.where(half > 0, half, 1.0)
 
@@ -226,8 +224,8 @@ class LeafHead(nn.Module):
         return self.segments()
 
     def segments(self, path: str = "", whose: str = "", silent: bool = True) -> Axis:
-        """Return the names along the axis of `params`. Each consists of the action's part `path` and the suffix
-        `whose`. silent: when surgery adds params, the weights of the added params start at 0.
+        """Return the names along the axis of `params`. A name consists of the part's `path` and the suffix `whose`. If
+        `silent`, the weights of params that surgery adds start at 0.
         """
         name = f"action {path}".strip() + whose
         return (AxisSegment(name, self.action.shape or (self.size,), part=path or None, silent=silent),)
@@ -247,9 +245,8 @@ class Categorical(LeafHead):
         self.guard = guard
 
     def sample(self, params: Tensor, noise: Tensor) -> Tensor:
-        """Draw actions from logits `params` [..., n] by the inverse of the cumulative distribution. The action is the
-        first value whose cumulative probability exceeds the uniform number `noise` [..., 1]. A value of probability 0
-        is never drawn.
+        """Draw actions from logits `params` [..., n]. The action is the first value whose cumulative probability
+        exceeds the uniform number `noise` [..., 1], so an action of probability 0 is never drawn.
         """
         cdf = params.softmax(-1).cumsum(-1)
         u = noise.clamp(_EDGE, 1.0 - _EDGE) * cdf[..., -1:]
@@ -273,7 +270,7 @@ class Categorical(LeafHead):
 
 
 def guarded_log(pi: Tensor, guard: str) -> Tensor:
-    """Return the guarded logarithm of probabilities `pi` of any shape. guard: max or plus, see the top of the file."""
+    """Return the guarded logarithm of probabilities of any shape. `guard`: max or plus (see the top of the file)."""
     return ((pi + EPS) if guard == "plus" else pi.clamp_min(EPS)).log()
 
 
@@ -290,12 +287,12 @@ class _Independent(Categorical):
         return super().entropy(self._rows(params)).sum(-1)
 
     def _rows(self, params: Tensor) -> Tensor:
-        """Return the logits of each number, [..., numbers, values per number], from params [..., size]."""
+        """Reshape params [..., size] to logits [..., numbers, values per number]."""
         raise NotImplementedError
 
 
 class MultiCategorical(_Independent):
-    """Head for independent categorical numbers, int64 [*shape]. Number i has nvec[i] values. params: their logits."""
+    """Head for independent categorical numbers, int64 [*shape]. Number i has nvec[i] values. The params are logits."""
 
     at: Tensor  # [size]: index of each logit once each number's logits are padded to `most`
 
@@ -316,7 +313,6 @@ class MultiCategorical(_Independent):
         return one_hot(action.flatten(), self.most).unflatten(0, (-1, self.noise)).flatten(1)[:, self.at]
 
     def _rows(self, params: Tensor) -> Tensor:
-        """Return logits [..., numbers, most], padded with values of probability 0."""
         if self.size < self.noise * self.most:
             filled = params.new_full((*params.shape[:-1], self.noise * self.most), NEVER)
             params = filled.index_copy(-1, self.at, params)
@@ -324,9 +320,8 @@ class MultiCategorical(_Independent):
 
 
 class Bernoulli(_Independent):
-    """Head for independent bits, int8 [*shape]. params: the logit of 1 for each bit.
-
-    A mask says for each bit whether 0 is legal and whether 1 is legal.
+    """Head for independent bits, int8 [*shape]. The params are the logits of the value 1. A mask has two entries per
+    bit: whether 0 is legal, and whether 1 is legal.
     """
 
     def __init__(self, shape: tuple[int, ...], guard: str = "none"):
@@ -347,14 +342,14 @@ class Bernoulli(_Independent):
 
 
 class Gaussian(LeafHead):
-    """Head for real actions: independent normal distributions. The network computes the means.
+    """Head for continuous actions, with independent normal distributions. The network computes the means. The
+    logarithms of the standard deviations are weights that do not depend on the state.
 
-    The logarithms of the standard deviations are weights, the same in every state. Actions are float32 [*shape], in the
-    environment's units and unbounded. Pools of environments clip actions, but log-probabilities are those of unclipped
-    actions.
+    Actions are float32 [*shape], in the environment's units. They may lie beyond the bounds: environment pools clip
+    them, but log-probabilities are those of the unclipped actions.
 
-    scaled: a Box. If given, means, deviations, densities and embedded actions are in half ranges: −1 is the Box's low,
-        and 1 is its high. Numbers without bounds are not scaled.
+    `scaled`: a Box, or None. If given, the distribution and embedded actions are scaled so that the bounds of the Box
+        are −1 and 1. Elements without bounds are not scaled.
     """
 
     def __init__(self, shape: tuple[int, ...], scaled: Box | None = None):
@@ -391,11 +386,11 @@ class Gaussian(LeafHead):
         return self._inner(action.reshape(-1, self.inputs))
 
     def _outer(self, inner: Tensor) -> Tensor:
-        """Convert actions from half ranges (bounds at ±1) to the environment's units."""
+        """Convert actions from the network's scale to the environment's units."""
         return inner if self.range is None else self.range[0] + self.range[1] * inner
 
     def _inner(self, outer: Tensor) -> Tensor:
-        """Convert actions from the environment's units to half ranges (bounds at ±1); 0 where the bounds are equal."""
+        """Convert actions from the environment's units to the network's scale."""
         if self.range is None:
             return outer
         middle, half = self.range
@@ -433,7 +428,7 @@ class Composite(SeveralHeads):
         return torch.cat([h.embed(a) for h, a in zip(self.heads, self._leaves(action), strict=True)], 1)
 
     def _each(self, params: Tensor, *others: Sequence[str] | Sequence[Tensor]) -> Iterator[tuple]:
-        """Return an iterator with one tuple per part: the part's head, its params, and its item of each of `others`."""
+        """Yield each part's head, its params, and its item of each sequence in `others`."""
         return zip(self.heads, params.split(self.sizes, 1), *others, strict=True)
 
     def _leaves(self, action: Tree) -> list[Tensor]:
@@ -463,9 +458,9 @@ ActionHead = PartHead | Composite | ConditionalHead
 def for_space(space: ActionSpec, guard: str = "none", scaled: bool = True) -> ActionHead:
     """Make the head for an action space.
 
-    guard: how log-probabilities are guarded against probabilities near 0, see the top of the file.
-    scaled: whether real parts use half ranges, see Gaussian.
-    Raises UserError if the space has no head, or if a guard is given although all actions are real.
+    `guard`: how to limit logarithms of probabilities near 0: none, max or plus (see the top of the file).
+    `scaled`: whether bounded continuous actions are scaled to ±1 (see Gaussian).
+    Raises UserError if the space is not supported, or if a guard is given but all actions are continuous.
     """
     if guard != "none" and all(isinstance(leaf, Box) for _, leaf in tree.leaves(space)):
         needs = "needs actions with probabilities, but the environment's are real numbers"

@@ -1,12 +1,11 @@
 """The actor-critic network (ActorCritic), the heads of UNREAL's auxiliary tasks, and rewards computed from game events.
 
-ActorCritic is a policy with a value. A torso (first part of the network) computes features of observations. An optional
-recurrent core and the heads follow.
+ActorCritic is a policy network with a value head. The torso, the first part of the network, computes features of
+observations. An optional recurrent core and the heads follow.
 
-In shapes, N is rows of a batch (a row is one lane's data of one step), B is lanes (parallel environments), and T+1 is
-rows of a rollout. `act` and `unroll` compute in the same way. So on a CPU, equal weights give bitwise equal results.
-For mlp torsos, cores and heads, this holds in batches of any size. For convolutions, it holds in batches of the same
-size as in acting.
+In shapes, B is the number of lanes (parallel environments), T+1 the number of steps in a rollout, and N the number of
+observations in any batch. On a CPU, `act` and `unroll` give bitwise equal results for equal weights. With convolutions,
+this holds only if both use batches of the same size.
 """
 
 from __future__ import annotations
@@ -72,9 +71,7 @@ class EventRewards(nn.Module):
         return (events * self.weights).sum(-1)
 
     def apply_hyperparameters(self, values: Mapping[str, float]) -> None:
-        """Set the weights that are named in `values`. "team_spirit" sets the weights of the player's own reward and of
-        the team's reward.
-        """
+        """Set the weights named in `values`. "team_spirit" sets the weights of the player's and the team's reward."""
         known = dict(values)
         if SPIRIT in values:
             known |= {PREFIX + OWN_REWARD: 1.0 - values[SPIRIT], PREFIX + TEAM_REWARD: values[SPIRIT]}
@@ -93,9 +90,9 @@ FRAMES = 3  # number of rows from which a reward is predicted
 
 
 def control_cells(view: tuple[int, ...]) -> tuple[int, int]:
-    """Return the numbers of cells (h, w) into which pixel control divides an image [C, H, W]. An image of 84 × 84
-    pixels has 20 × 20 cells. A smaller image has one cell per pixel. Raises UserError if a side is below 3 or above 83
-    pixels, and the image is not 84 × 84.
+    """Return the number of cells (h, w) into which pixel control divides an image [C, H, W]. An image of 84 × 84 pixels
+    has 20 × 20 cells. A smaller image has one cell per pixel. Raises UserError unless both sides have 84 pixels, or
+    both have 3 to 83 pixels.
     """
     if len(view) == 3 and view[1:] == (PICTURE, PICTURE):
         return PICTURE // CELL - 1, PICTURE // CELL - 1
@@ -108,14 +105,14 @@ def control_cells(view: tuple[int, ...]) -> tuple[int, int]:
 class PixelControl(nn.Module):
     """Head of pixel control: computes action values of every cell of the image from features.
 
-    The head is a fully connected layer with ReLU, then a dueling deconvolution. Q(c, a) = V(c) + Σ_k (A_k(c, a_k) −
-    mean A_k(c, ·)) for cell c and an action a of parts a_k. With one part, this is the dueling of Wang et al. (2016),
-    as in UNREAL. The maximum over actions is V + Σ_k (max A_k − mean A_k).
+    A fully connected layer with ReLU is followed by a deconvolution, which computes V and the advantages A_k of each
+    part k of the action. For cell c and action a, Q(c, a) = V(c) + Σ_k (A_k(c, a_k) − mean A_k(c, ·)). For actions with
+    one part, this is the dueling network of Wang et al. (2016), as in UNREAL. The maximum over actions is V + Σ_k (max
+    A_k − mean A_k).
 
-    The deconvolution makes 20 × 20 cells from 9 × 9 by a 4 × 4 kernel and stride 2. Along a side with an odd number of
-    cells, the kernel has size 3. Unlike in miyosuda/unreal, no ReLU follows, because a Q that ReLU made 0 would get no
-    gradient.
-    Raises UserError if some actions are real numbers.
+    The deconvolution makes 20 × 20 cells from 9 × 9 by a 4 × 4 kernel and stride 2. If the number of cells along a side
+    is odd, the kernel has size 3 along that side. Unlike in miyosuda/unreal, no ReLU follows, because Q would get no
+    gradient where ReLU gives 0. Raises UserError if some actions are continuous.
     """
 
     options: Tensor  # [ΣA]: for each advantage, the number of values of its part of the action
@@ -146,7 +143,7 @@ class PixelControl(nn.Module):
             nn.init.uniform_(weight, -bound, bound)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the map [N, 32, h', w'] of features x [N, features]. The other methods take such maps."""
+        """Return the deconvolution's input, maps [N, 32, h', w'], from features x [N, features]."""
         return F.relu(self.fc(x), inplace=True).unflatten(1, (CHANNELS, *self.map))
 
     def values(self, maps: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
@@ -155,11 +152,8 @@ class PixelControl(nn.Module):
         return value[:, 0], tuple(advantages)
 
     def chosen(self, maps: Tensor, action: Tree) -> Tensor:
-        """Return Q [N, h, w] of the given actions [N, …].
-
-        Q is linear in the deconvolution's kernels. So each row is deconvolved only once, by the sum of the kernels for
-        the row's action. Computing the values of all actions would take several times as long.
-        """
+        """Return Q [N, h, w] of the given actions [N, …]."""
+        # Q is linear in the kernels: one deconvolution with their weighted sum takes less time than Q of all actions
         share = self._shares(action)
         weight = self.deconv.weight.permute(1, 2, 3, 0)  # [1 + ΣA, kernel, 32]
         kernels = (share @ weight.flatten(1)).unflatten(1, (-1, CHANNELS))
@@ -177,7 +171,7 @@ class PixelControl(nn.Module):
         return best
 
     def _shares(self, action: Tree) -> Tensor:
-        """Return the coefficients [N, 1 + ΣA] of V and of every advantage in Q of the given actions."""
+        """Return the coefficients [N, 1 + ΣA] of V and of all advantages in Q of the given actions."""
         found = dict(tree.leaves(action))
         parts = torch.cat([found[path].reshape(len(found[path]), -1) for path in self.paths], 1)
         mean = -1.0 / self.options.to(self.deconv.weight.dtype)
@@ -187,9 +181,8 @@ class PixelControl(nn.Module):
 
 
 class RewardPrediction(nn.Module):
-    """Head that predicts the class of the next reward from the features of three rows.
-
-    The head has a hidden layer of 128 units with ReLU, and three logits.
+    """Head that predicts the class of the next reward from the features of three rows. It has one hidden layer, of 128
+    units with ReLU.
     """
 
     def __init__(self, features: int):
@@ -203,8 +196,8 @@ class RewardPrediction(nn.Module):
 
 
 def bootstrap_rows(batch: Batch) -> Tensor:
-    """Mark the rows whose best values pixel control's loss uses, as bool [T+1, B]. These are the last row of the
-    rollout and the last row of each truncated episode. Terminated rows and first rows of episodes are never used.
+    """Return a bool mask [T+1, B] of the rows from which pixel control bootstraps: the last row of the rollout, and the
+    last row of each truncated episode. Terminated rows are not marked.
     """
     first = batch["first"]
     rows = torch.cat([first[1:], torch.ones_like(first[:1])]) & ~batch["terminated"] & ~first
@@ -213,12 +206,11 @@ def bootstrap_rows(batch: Batch) -> Tensor:
 
 
 def pixel_control_values(head: PixelControl, x: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
-    """Return the inputs of unreal.pixel_control_loss: chosen [T, B, h, w] and best [T+1, B, h, w].
+    """Return the inputs of unreal.pixel_control_loss: chosen [T, B, h, w] and best [T+1, B, h, w]. The first is Q of
+    the actions taken. The second is the maximum of Q over actions, or 0 in rows that `bootstrap_rows` does not mark.
 
-    chosen: Q of the actions taken.
-    best: the highest Q; 0 in rows that the loss does not use.
-    x: features [T+1, B, F].
-    batch: rows with "action" (a tree), "first" and "terminated".
+    `x`: features [T+1, B, F].
+    `batch`: tensors "action" (or a nested dict), "first" and "terminated", [T+1, B, …].
     """
     rows = bootstrap_rows(batch)
     if x.ndim != 3 or x.shape[:2] != rows.shape:
@@ -237,7 +229,7 @@ def pixel_control_values(head: PixelControl, x: Tensor, batch: Batch) -> tuple[T
 class AuxiliaryHeads(nn.Module):
     """Heads of UNREAL's auxiliary tasks `pixel` and `reward`. The task `value` uses the policy's value head.
 
-    features: number of features after the core, and number of features after the torso.
+    `features`: number of features after the core, and number of features after the torso.
     """
 
     pixel: PixelControl | None
@@ -256,8 +248,8 @@ class AuxiliaryHeads(nn.Module):
             self.reward = RewardPrediction(features[1])
 
     def stand(self, behind: Axis, torso: Axis) -> None:
-        """Name the inputs of the heads, so that surgery can match them. behind: features after the core. torso:
-        features after the torso.
+        """Name the inputs of the heads, for surgery. `behind` names the features after the core, and `torso` those
+        after the torso.
         """
         if self.pixel is not None:
             self.pixel.fc.stand(axis("maps", self.pixel.fc.out_features, fixed=True), behind)
@@ -275,10 +267,10 @@ Inputs = CenteredImages | SignedImages | Normalize
 class TorsoPolicy(Policy):
     """Base of policies that consist of a torso, an optional core and a head.
 
-    previous: the core also takes the previous action, and the reward that came with the observation. Without a core,
-        the head takes them. Both are 0 on first rows of episodes.
-    clipped: this reward is clipped to ±1.
-    inputs: module that preprocesses observations.
+    `previous`: whether the core also takes the previous action, and the reward that came with the observation. If there
+        is no core, the head takes them. Both are 0 in the first row of an episode.
+    `clipped`: whether this reward is clipped to ±1.
+    `inputs`: module that preprocesses observations.
     """
 
     bf16 = False  # whether the torso computes in bfloat16, see nets.device
@@ -318,7 +310,7 @@ class TorsoPolicy(Policy):
         return precision_of(self, bool(self.bf16))
 
     def _features(self, torso: Callable[[Tree], Tensor], obs: Tree) -> Tensor:
-        """Return features [N, features] in float32, or in bfloat16 if `bf16` and `bf16_core` are True."""
+        """Return features [N, features], in bfloat16 if both `bf16` and `bf16_core` are True, else in float32."""
         if not self.bf16:
             return torso(obs if self.inputs is None else self.inputs(obs))
         with self._context():
@@ -328,9 +320,11 @@ class TorsoPolicy(Policy):
     def _behind_core(
         self, x: Tensor, rows: Batch, state: Batch, noise: Tensor | None = None
     ) -> tuple[Tensor, Batch, Latent | None]:
-        """Return the head's input (without `units`), the core's state after the rows, and the Latent of a temporal core
-        or None. x: features [N, …] of rows [B] or [R, B]. noise [N, …]: standard normal numbers for the Latent. rows:
-        reward and first, if they are used; also action, except in acting.
+        """Return the heads' input (without features of units), the core's new state, and a temporal core's Latent.
+
+        `x`: features [N, …] of rows [B] or [R, B].
+        `rows`: "reward" and "first" if needed, and in `unroll` also "action".
+        `noise`: standard normal numbers for the Latent, [N, …].
         """
         if self.units:
             x = x[:, : -self.units].contiguous()
@@ -346,29 +340,27 @@ class TorsoPolicy(Policy):
         return y.flatten(0, 1), after, latent
 
     def _before(self, action: Tree, reward: Tensor, first: Tensor) -> Tensor:
-        """Return the embedded previous action joined with the reward: [N, head.inputs + 1], 0 on first rows."""
+        """Return the embedded previous action and the reward, [N, head.inputs + 1], with 0 on first rows."""
         reward = reward.clamp(-1.0, 1.0) if self.clipped else reward
         return torch.cat([self.head.embed(action), reward.unsqueeze(1)], 1) * (~first).unsqueeze(1)
 
 
 def shifted(before: Tensor, action: Tensor) -> Tensor:
-    """Return the previous action of each row, [(T+1) · B, …], from the rows' actions [T+1, B, …]. before [B, …]: the
-    previous action of row 0.
-    """
+    """Return the previous action of each row, [(T+1) · B, …]. In row 0, this is `before` [B, …]."""
     return torch.cat([before.unsqueeze(0), action[:-1]]).flatten(0, 1)
 
 
 class ActorCritic(TorsoPolicy):
-    """Policy network with a value, for actor-critic algorithms.
+    """Policy network with a value head, for actor-critic algorithms.
 
-    torso: maps observations, a tree of [N, ...], to features [N, torso.features].
-    previous: the core (without a core, the heads) also takes the previous action and the reward that came with the
-        observation, clipped to ±1, as in IMPALA. Both are 0 on first rows.
-    inputs: module that preprocesses observations.
-    returns: module that tracks the size of returns. If given, `unroll` also returns `reward_scale`.
-    rewards: module that computes rewards from events. These replace the environment's rewards.
-    width: size of two hidden layers, one before the policy's outputs and one before the value. 0: no such layers.
-    values: module that selects each row's value among the value head's outputs. None: the head has a single output.
+    `torso`: maps observations, a nested dict of [N, ...], to features [N, torso.features].
+    `previous`: whether the core also takes the previous action, and the reward that came with the observation, clipped
+        to ±1 as in IMPALA. If there is no core, the heads take them. Both are 0 in the first row of an episode.
+    `inputs`: module that preprocesses observations.
+    `returns`: module that tracks the size of returns. If given, `unroll` also returns "reward_scale".
+    `rewards`: module that computes rewards from game events, in place of the environment's rewards.
+    `width`: size of a hidden layer before the policy's outputs, and of another before the value. 0: no hidden layers.
+    `values`: module that selects an observation's value among several outputs of the value head.
 
     With a temporal core, rows have `latent_noise`, and `unroll` also returns the KL divergences of recurrent.kl_terms.
     """
@@ -428,7 +420,7 @@ class ActorCritic(TorsoPolicy):
         return {**super().spec(), **noise}
 
     def cache_weights(self) -> None:
-        """See Policy.cache_weights. Here, only the torso's weights are copied."""
+        """See Policy.cache_weights. Copies only the torso's weights."""
         if self.bf16:
             cache_half_weights(self.torso.modules())
 
@@ -438,13 +430,12 @@ class ActorCritic(TorsoPolicy):
         return self.torso.recalls
 
     def act(self, step: Batch, state: Batch, tape: Tape | None = None) -> tuple[Batch, Batch]:
-        """Choose actions in one row of B lanes (one step of B parallel environments). The caller turns gradients off.
+        """Choose actions for one step of B lanes. Return {"action", "logp", "value"} [B], and the new recurrent state.
+        The caller turns gradients off.
 
-        step: obs, reward and first; mask and events, if they exist; noise [B, noise]. Without noise, the action is the
-            mode.
-        tape: list that receives activations. `unroll` then need not compute these again, see layers.recall.
-
-        Return {"action", "logp", "value"} [B] and the state after the row.
+        `step`: "obs", "reward" and "first", optionally "mask", "events" and "noise" [B, noise]. Without noise, the most
+            probable action is chosen.
+        `tape`: list to which activations are appended, for `unroll` to reuse (see layers.recall).
         """
         torso = self.torso if tape is None else partial(self.torso, tape=tape)
         step = step if self.rewards is None else self.rewarded(step)
@@ -465,15 +456,15 @@ class ActorCritic(TorsoPolicy):
         return out, after
 
     def unroll(self, batch: Batch, state: Batch, tape: Tape | None = None) -> Batch:
-        """Evaluate rows with the present weights.
+        """Evaluate a rollout with the current weights. Return {"logp", "value", "entropy"} [T+1, B], where logp is the
+        log-probability of batch["action"].
 
-        batch: obs, reward, first, action, and mask if there is one, [T+1, B] each.
-        state: the state before row 0.
-        tape: activations that `act` recorded in these rows with these weights.
+        `batch`: "obs", "reward", "first", "action", and optionally "mask", [T+1, B, …] each.
+        `state`: the recurrent state before row 0.
+        `tape`: activations that `act` recorded for these rows with the same weights.
 
-        Return {"logp", "value", "entropy"} [T+1, B]. Here, logp is the log-probability of batch["action"]. With
-        `returns`, the result also has "reward_scale" []. With PopArt, it also has "value_scale" [T+1, B], the unit of
-        each value.
+        If `returns` is given, the result has a scalar "reward_scale". With PopArt, the result has "value_scale" [T+1,
+        B], the scale by which PopArt normalizes each value.
         """
         batch = batch if self.rewards is None else self.rewarded(batch)
         taken = ("obs", "action", "mask", "task")
@@ -516,9 +507,9 @@ class ActorCritic(TorsoPolicy):
             self.values.settle(self.value)
 
     def _auxiliary_outputs(self, heads: AuxiliaryHeads, x: Tensor, batch: Batch) -> Batch:
-        """Return the inputs of auxiliary losses. x: features after the core, [(T+1) · B, features]. For reward
-        prediction, batch["recent"] has observations [3, N, …]. For value replay, batch["replayed"] has rows [T+1, N, …]
-        and the `state` before them.
+        """Return the outputs for the auxiliary losses. `x` has the features after the core, [(T+1) · B, features]. For
+        reward prediction, batch["recent"] has observations [3, N, …]. For value replay, batch["replayed"] has rows
+        [T+1, N, …] and the "state" before the first row.
         """
         out: Batch = {}
         if heads.pixel is not None:
@@ -537,12 +528,12 @@ class ActorCritic(TorsoPolicy):
         return out
 
     def rewarded(self, rows: Batch) -> Batch:
-        """See Policy.rewarded. Here, the reward is computed from events."""
+        """See Policy.rewarded. Computes the reward from game events."""
         return {**rows, "reward": self.rewards(rows["events"])} if self.rewards and "events" in rows else rows
 
     def _tiled(self, obs: Tree) -> tuple[Tree, int]:
-        """Return observations [N or more, …], and N. If only Linear layers follow, rows of zeros are added up to whole
-        tiles, so that the layers need not add rows.
+        """Pad observations with zeros to the batch size that layers.Linear needs, so that the layers need not pad. Do
+        this only if all layers are Linear. Return the observations, and the batch size before padding.
         """
         x = next(tree.leaves(obs))[1]
         n = x.shape[0]
@@ -551,8 +542,8 @@ class ActorCritic(TorsoPolicy):
         return tree.map(lambda x: F.pad(x, (0, 0) * (x.dim() - 1) + (0, more)), obs) if more else obs, n
 
     def _heads(self, x: Tensor, rows: Batch, features: Tensor, n: int) -> tuple[Tensor, Tensor]:
-        """Return the action head's params, with illegal actions masked, and the values, both of the first n rows. x:
-        input of the heads. rows: mask and task, if they exist. features: the torso's. The last of them describe units.
+        """Return the action head's params, masked if `rows` has a "mask", and the values, for the first `n` rows. `x`
+        is the input of the heads, and `features` the torso's output, which ends with the units' embeddings.
         """
         acting, valued = (x, x) if self.split is None else x.split([self.split, x.shape[1] - self.split], 1)
         if self.hidden:
@@ -567,7 +558,7 @@ class ActorCritic(TorsoPolicy):
 
 
 def _embedded_axis(head: ActionHead, torso: Torso) -> Axis:
-    """Return names along an embedded action. A part that chooses units has one segment per set of units."""
+    """Return names along an embedded action. For a part that chooses a unit, these are the units' names."""
     found = list[AxisSegment]()
     for path, part in head.parts.items():
         if torso.pointer is not None and path == torso.pointer[0]:

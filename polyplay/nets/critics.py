@@ -1,8 +1,9 @@
-"""Networks of SAC and TD3. One module holds an actor and several critics, and acting loops use it like any policy.
+"""Networks of SAC and TD3. A CriticsNetwork is a Policy that holds an actor and several critics.
 
-For a Box of real actions, an actor chooses y, numbers from −1 to 1. In the environment's units, this action is c + h·y
-with c = (high + low)/2 and h = (high − low)/2. Rows, pools and replays hold actions in the environment's units. Losses,
-noise and critics use y. For discrete actions, an actor returns logits, and critics return the value of every action.
+For continuous actions (a Box), an actor chooses numbers y from −1 to 1. In the environment's units, the action is c +
+h·y with c = (high + low)/2 and h = (high − low)/2. Rollouts, environments and replay buffers hold actions in the
+environment's units. Losses, noise and critics use y. For discrete actions, an actor returns logits, and critics return
+the value of every action.
 """
 
 from __future__ import annotations
@@ -31,13 +32,13 @@ Held = Callable[[Tensor], Tensor]  # returns a weight as it is, or detached
 
 
 class BatchRenorm(nn.Module):
-    """Batch renormalization (Ioffe 2017) of x [n, N, size] over N, separately for each of n networks:
+    """Batch renormalization (Ioffe 2017) of x [n, N, size] over N, in each of n networks separately:
 
     y = scale·((x − m)/√(v + ε)·r + d) + shift
 
-    If `learns`, m and v are the batch's mean and variance, and the running m̄ and v̄ move toward them. Then r = √(v +
-    ε)/√(v̄ + ε), clipped to ⅓ … 3, and d = (m − m̄)/√(v̄ + ε), clipped to ±5. Neither gets a gradient. In the first
-    WARM passes, r = 1 and d = 0, as in the code of Bhatt et al. 2024.
+    If `learns`, m and v are the batch's mean and variance, and the running mean m̄ and variance v̄ move toward them.
+    Then r = √(v + ε)/√(v̄ + ε), clipped to ⅓ … 3, and d = (m − m̄)/√(v̄ + ε), clipped to ±5. No gradient flows through
+    r and d. In the first WARM passes, r = 1 and d = 0, as in the code of Bhatt et al. 2024.
 
     If not `learns`, the running statistics are used: m = m̄, v = v̄, r = 1 and d = 0.
     """
@@ -62,7 +63,7 @@ class BatchRenorm(nn.Module):
         return ((x - mean) * (variance + EPS).rsqrt() * r + d) * scale + shift
 
     def _follow(self, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
-        """Return r and d, computed from the running statistics. Then move these statistics toward the batch's."""
+        """Return r and d, and then move the running mean and variance toward those of the batch."""
         deviation, warm = (self.variance + EPS).sqrt(), self.passes >= WARM
         r = torch.where(warm, ((variance + EPS).sqrt() / deviation).clamp(1 / 3, 3.0), 1.0)
         d = torch.where(warm, ((mean - self.mean) / deviation).clamp(-5.0, 5.0), 0.0)
@@ -84,14 +85,14 @@ class LayerNorm(nn.Module):
 
 
 class Ensemble(nn.Module):
-    """`n` MLPs of the same sizes, computed together, with ReLU between layers. They serve as the critics, and with n=1
-    as the actor.
+    """Ensemble of `n` MLPs of the same sizes, with ReLU between layers. The critics are an ensemble, and the actor is
+    an ensemble of one MLP.
 
-    All take the same inputs [N, inputs], and the outputs are [n, N, outputs]. Initial weights and biases are uniform in
+    The MLPs take the same inputs [N, inputs], and return [n, N, outputs]. Initial weights and biases are uniform in
     ±1/√inputs, as in torch.
-    normalization: "batch" (BatchRenorm at the input of each layer), "layer" (in each hidden layer between dropout and
-        ReLU, Hiraoka et al. 2022) or "none".
-    dropout: fraction of hidden units that `forward` drops if `draws` are given.
+    `normalization`: "none", "batch" for BatchRenorm of the input of each layer, or "layer" for LayerNorm in each hidden
+        layer, between dropout and ReLU (Hiraoka et al. 2022).
+    `dropout`: fraction of hidden units that `forward` drops if `draws` is given.
     """
 
     def __init__(self, n: int, sizes: tuple[int, ...], normalization: str = "none", dropout: float = 0.0):
@@ -110,9 +111,9 @@ class Ensemble(nn.Module):
     def forward(self, x: Tensor, learns: bool = False, frozen: bool = False, draws: Tensor | None = None) -> Tensor:
         """Return outputs [n, N, outputs] of x [N, inputs].
 
-        learns: BatchRenorm uses the batch's statistics.
-        frozen: weights are constants, and only the inputs get gradients.
-        draws [N, n·Σ widths]: a random 16-bit integer for each hidden unit. Units with low integers are dropped.
+        `learns`: normalize by the batch's statistics in BatchRenorm.
+        `frozen`: compute gradients only for the inputs, not for the weights.
+        `draws`: random 16-bit integers [N, n·Σ widths], one for each hidden unit. Units with low integers are dropped.
         """
         hold: Held = Tensor.detach if frozen else _same
         kept: Sequence[Tensor] = ()
@@ -122,10 +123,7 @@ class Ensemble(nn.Module):
         return ensemble_values(x, [hold(w) for w in self.weights], [hold(b) for b in self.biases], before)
 
     def _before(self, learns: bool, hold: Held, kept: Sequence[Tensor], i: int, x: Tensor) -> Tensor:
-        """Return the input of layer i, made from the output x of layer i − 1. The steps are dropout, layer
-        normalization, ReLU and batch renormalization, each if in use. For i = 0, x is the MLPs' input, and only batch
-        renormalization applies.
-        """
+        """Return the input of layer `i`. `x` is the output of layer i − 1, or the input of the MLPs if `i` is 0."""
         if i and kept:
             units = kept[i - 1].unflatten(1, (self.n, -1)).transpose(0, 1)
             x = x * units / (1.0 - self.dropout)
@@ -139,7 +137,7 @@ class Ensemble(nn.Module):
         return list(zip(self.weights, self.biases, strict=True))
 
     def last(self, i: int) -> nn.Module | None:
-        """Return the activation after layer i; None after the last layer."""
+        """Return the activation after layer i, or None after the last layer."""
         return None if i + 1 == len(self.weights) else nn.ReLU()
 
 
@@ -154,8 +152,8 @@ def _relu(i: int, x: Tensor) -> Tensor:
 def ensemble_values(
     x: Tensor, weights: list[Tensor], biases: list[Tensor], before: Callable[[int, Tensor], Tensor] = _relu
 ) -> Tensor:
-    """Return the outputs [n, N, outputs] of n MLPs for inputs x [N, inputs]. weights, biases: [n, a, b] and [n, 1, b]
-    for each layer. before: before(i, x) makes the input of layer i from x, the output of layer i − 1.
+    """Return the outputs [n, N, outputs] of n MLPs for inputs x [N, inputs]. Each layer has weights [n, a, b] and
+    biases [n, 1, b]. The function `before(i, x)` returns the input of layer i, given the output x of layer i − 1.
     """
     x = x.unsqueeze(0).expand(weights[0].shape[0], -1, -1)
     for i, (weight, bias) in enumerate(zip(weights, biases, strict=True)):
@@ -164,18 +162,17 @@ def ensemble_values(
 
 
 def _layer(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """Return x·W + b [n, N, outputs]. A single output is a sum: a batched product would take ten times as long."""
-    if weight.shape[-1] == 1:
+    if weight.shape[-1] == 1:  # a batched product would take ten times as long as a sum
         return (x * weight.mT).sum(-1, keepdim=True) + bias
     return torch.baddbmm(bias, x, weight)
 
 
 class CriticActions:
-    """Converts actions of a Box, a Discrete or a nest of these into a form that actors and critics use.
+    """Converts actions of a Box, a Discrete or nested dicts of these into the form that actors and critics use: one
+    vector of real numbers, and the index of one combination of the discrete parts.
 
-    box: joins all real parts. None: the action has no real parts.
-    choice: numbers all combinations of the discrete parts, of which the last varies fastest. None: there are no such
-        parts.
+    `box`: Box of all continuous parts concatenated, or None if the action has no continuous parts.
+    `choice`: Discrete of all combinations of discrete parts, in row-major order, or None if there are no such parts.
     """
 
     def __init__(self, space: ActionSpec):
@@ -189,8 +186,8 @@ class CriticActions:
         self.choice = Discrete(math.prod(self.choices.values())) if self.choices else None
 
     def split(self, action: Tree) -> tuple[Tensor | None, Tensor | None]:
-        """Split actions [N, …] into real numbers [N, size], in the environment's units, and numbers [N] of the discrete
-        combinations.
+        """Split actions [N, …] into continuous parts [N, size], in the environment's units, and indices [N] of
+        combinations of discrete parts.
         """
         leaves = dict(tree.leaves(action))
         real = [leaves[path].flatten(1) if leaves[path].ndim > 1 else leaves[path][:, None] for path in self.boxes]
@@ -201,7 +198,7 @@ class CriticActions:
         return torch.cat(real, 1) if len(real) > 1 else real[0] if real else None, number
 
     def join(self, real: Tensor | None, number: Tensor | None) -> Tree:
-        """Join real numbers and combinations' numbers to actions. This inverts `split`."""
+        """Invert `split`: make actions from continuous parts and indices of combinations."""
         found: dict[str, Tensor] = {}
         if real is not None:
             parts = real.split([math.prod(x.shape) for x in self.boxes.values()], 1)
@@ -211,8 +208,8 @@ class CriticActions:
         return tree.nest({path: found[path] for path, _ in tree.leaves(self.space)})
 
     def mask(self, masks: Tree | None) -> Tensor | None:
-        """Return which combinations are legal, bool [N, combinations], by masks [N, values] of the discrete parts.
-        None: all are legal.
+        """Return a bool mask [N, combinations] of legal combinations, from masks [N, values] of the discrete parts.
+        Return None if no masks are given.
         """
         leaves, joint = {} if masks is None else dict(tree.leaves(masks)), None
         for path, n in self.choices.items() if leaves else ():
@@ -222,11 +219,11 @@ class CriticActions:
 
 
 class BoxActor(nn.Module):
-    """Base of actors for a bounded Box. It converts between y in [−1, 1] and the environment's units.
+    """Base of actors for a bounded Box. It converts between y in [−1, 1] and actions in the environment's units.
 
-    size: how many numbers an action has.
-    outputs: how many numbers the actor's network returns.
-    noise: how many uniform numbers in (0, 1) `act` takes per action.
+    `size`: number of elements of an action.
+    `outputs`: number of outputs of the actor's network.
+    `noise`: number of uniform numbers in (0, 1) that `act` takes for an action.
     """
 
     low: Tensor
@@ -251,7 +248,7 @@ class BoxActor(nn.Module):
 class GaussianActor(BoxActor):
     """SAC's actor: y = tanh(m + σ·z) with standard normal z.
 
-    log_std: how log σ is bounded. "clip" clips it to LOG_STD, and "tanh" squashes it into −5 … 2, as in CleanRL.
+    `log_std`: bound of log σ: "clip" clips log σ to LOG_STD, and "tanh" squashes log σ into −5 … 2, as in CleanRL.
     """
 
     def __init__(self, space: Box, log_std: str = "clip"):
@@ -259,12 +256,12 @@ class GaussianActor(BoxActor):
         self.log_std, self.outputs = log_std, 2 * self.size
 
     def sample(self, raw: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
-        """Draw y [N, size], and return y and log π(y) [N].
+        """Return y = tanh(m + σ·z) [N, size], and log π(y) [N].
 
-        raw: the actor's outputs [N, 2·size]. z: standard normal numbers [N, size].
+        `raw`: the actor's outputs [N, 2·size]. `z`: standard normal numbers [N, size].
 
         log π(y) = Σᵢ log N(uᵢ; mᵢ, σᵢ) − log(1 − yᵢ²) with u = m + σ·z, y = tanh u (Haarnoja et al. 2018b, appendix C).
-        log(1 − tanh² u) is computed as 2·(log 2 − u − softplus(−2u)), because this loses no digits.
+        log(1 − tanh² u) is computed as 2·(log 2 − u − softplus(−2u)), which is accurate for large u.
         """
         mean, log_std = raw.chunk(2, -1)
         log_std = log_std.clamp(*LOG_STD) if self.log_std == "clip" else -5.0 + 3.5 * (log_std.tanh() + 1.0)
@@ -273,7 +270,7 @@ class GaussianActor(BoxActor):
         return u.tanh(), logp.sum(-1)
 
     def act(self, raw: Tensor, noise: Tensor | None, epsilon: Tensor | None) -> Tensor:
-        """Return y: a sample, or tanh m if there is no noise. Where epsilon [N] is 1, y is uniform in [−1, 1]."""
+        """Return a sample of y, or tanh m if `noise` is None. Where `epsilon` [N] is 1, y is uniform in [−1, 1]."""
         if noise is None:
             return raw.chunk(2, -1)[0].tanh()
         y = self.sample(raw, normal(noise))[0]
@@ -281,7 +278,7 @@ class GaussianActor(BoxActor):
 
 
 class DeterministicActor(BoxActor):
-    """TD3's actor: y = tanh m. If noise is given, `act` adds normal noise with standard deviation `deviation` to y."""
+    """TD3's actor: y = tanh m. If `noise` is given, `act` adds normal noise with the standard `deviation` to y."""
 
     def __init__(self, space: Box, deviation: float = 0.1):
         super().__init__(space)
@@ -297,19 +294,19 @@ class DeterministicActor(BoxActor):
 
 
 class CategoricalActor(nn.Module):
-    """SAC's actor for discrete actions. It draws from a categorical distribution given by logits."""
+    """SAC's actor for discrete actions: draws from a categorical distribution given by logits."""
 
     def __init__(self, space: Discrete):
         super().__init__()
         self.outputs = self.size = self.noise = int(space.n)
 
     def log_probs(self, raw: Tensor, mask: Tensor | None) -> Tensor:
-        """Return log π [N, size] from logits. Illegal actions have −∞."""
+        """Return log π [N, size] from logits, with −∞ for illegal actions."""
         return (raw if mask is None else raw.masked_fill(~mask, -torch.inf)).log_softmax(-1)
 
     def act(self, raw: Tensor, noise: Tensor | None, epsilon: Tensor | None, mask: Tensor | None = None) -> Tensor:
-        """Return actions [N]: Gumbel draws by noise [N, size], or the most probable actions if there is no noise. Where
-        epsilon [N] is 1, the draws are uniform.
+        """Draw actions [N] by the Gumbel-max trick with `noise` [N, size]. If `noise` is None, return the most probable
+        actions. Where `epsilon` [N] is 1, all legal actions are equally probable.
         """
         if mask is not None:
             raw = raw.masked_fill(~mask, -torch.inf)
@@ -325,17 +322,16 @@ Chosen = tuple[Tensor | None, Tensor | None]  # y [N, size] of real parts; numbe
 
 
 class CriticsNetwork(Policy):
-    """Network of SAC and TD3: an actor and critics, which take the features of one trunk, and SAC's log α.
+    """Network of SAC and TD3: a shared trunk, an actor, critics, and SAC's log α.
 
-    trunk: maps observations to features. Only the critics' gradient changes its weights. The actor gets the features as
-        constants.
-    box, choice: the actor's heads for real and for discrete parts of an action. None: there are no such parts.
-    hidden: sizes of the hidden layers of the actor and of each critic.
-    critics: number of critics. Each takes features and y, and returns the value of every combination of discrete parts.
-    alpha: SAC's initial temperature. 0: there is no temperature.
-    values: `act` also returns "value" and "chosen", from which actors compute priorities.
-    width: size of the critics' hidden layers. 0: as in `hidden`.
-    normalization, dropout: options of the critics (see Ensemble). "batch" also applies to the actor.
+    `trunk`: maps observations to features for the actor and the critics. The actor's gradient does not reach the trunk.
+    `box`, `choice`: the actor's heads for continuous and for discrete parts of actions. None: actions lack such parts.
+    `hidden`: sizes of the hidden layers of the actor and of each critic.
+    `critics`: number of critics. A critic computes the values of all combinations of discrete parts.
+    `alpha`: SAC's initial temperature, or 0 for a network without a temperature.
+    `values`: whether `act` also returns "value" and "chosen", from which actors compute priorities.
+    `width`: size of each hidden layer of the critics, or 0 for the sizes in `hidden`.
+    `normalization`, `dropout`: options of the critics (see Ensemble). normalization="batch" also applies to the actor.
     """
 
     box: Any
@@ -395,29 +391,29 @@ class CriticsNetwork(Policy):
         return y, number
 
     def _parts(self, raw: Tensor) -> tuple[Tensor, Tensor]:
-        """Split the actor's outputs into numbers for the real parts and logits of the discrete combinations."""
+        """Split the actor's outputs into those for continuous parts, and the logits of discrete combinations."""
         at = 0 if self.box is None else self.box.outputs
         return raw[..., :at], raw[..., at:]
 
     def taken(self, action: Tree) -> Chosen:
-        """Convert actions [N, …] in the environment's units to y [N, size] and the discrete combinations [N]."""
+        """Convert the environment's actions [N, …] to y [N, size] and the indices [N] of discrete combinations."""
         real, number = self.actions.split(action)
         return real if self.box is None or real is None else self.box.inner(real), number
 
     def sample(self, raw: Tensor, z: Tensor | None, mask: Tensor | None) -> tuple[Tensor | None, ...]:
-        """Draw actions. Return y [N, size], log π(y) [N], and log π [N, combinations] of the discrete parts. raw: the
-        actor's outputs. z: standard normal numbers [N, size]. A result is None if the action lacks such parts.
+        """Return drawn y [N, size], log π(y) [N], and log π [N, combinations] of the discrete parts. Results for parts
+        that actions lack are None. `raw` is the actor's output. `z` are standard normal numbers [N, size].
         """
         ours, theirs = self._parts(raw)
         drawn = (None, None) if self.box is None else self.box.sample(ours, z)
         return *drawn, None if self.choice is None else self.choice.log_probs(theirs, mask)
 
     def raw(self, features: Tensor, learns: bool = False) -> Tensor:
-        """Return the actor's outputs [N, outputs]. No gradient goes to the features. learns: see Ensemble."""
+        """Return the actor's outputs [N, outputs]. The features get no gradient. `learns`: see Ensemble.forward."""
         return self.actor(features.detach(), learns)[0]
 
     def scores(self, features: Tensor, y: Tensor | None, **given: Any) -> Tensor:
-        """Return the n critics' outputs [n, N, combinations or 1] for y. given: arguments of Ensemble.forward."""
+        """Return the n critics' outputs [n, N, combinations or 1] for y. `given`: arguments of Ensemble.forward."""
         return self.critics(features if y is None else torch.cat([features, y], 1), **given)
 
     def q(self, features: Tensor, chosen: Chosen) -> Tensor:
@@ -425,13 +421,13 @@ class CriticsNetwork(Policy):
         return picked(self.scores(features, chosen[0]), chosen[1])
 
     def first_q(self, features: Tensor, y: Tensor) -> Tensor:
-        """Return the first critic's value [N] of y, with constant weights."""
+        """Return the first critic's value [N] of y. Only `features` and `y` get gradients, not the critic's weights."""
         weights, biases = ([x[:1].detach() for x in own] for own in (self.critics.weights, self.critics.biases))
         return ensemble_values(torch.cat([features, y], 1), weights, biases)[0, :, 0]
 
     def unroll(self, batch: Batch, state: Batch) -> Batch:
-        """Return {"value", "chosen"} [T+1, B] for rows [T+1, B], for computing priorities. Both are the lowest Q of all
-        critics: "value" for the actor's action, and "chosen" for the row's action.
+        """Return values [T+1, B], the lowest Q of all critics: "value" for the actor's actions, and "chosen" for the
+        batch's actions. Priorities are computed from these values.
         """
         size = next(x for _, x in tree.leaves(batch["action"])).shape[:2]
         obs, action = (tree.map(lambda x: x.flatten(0, 1), batch[k]) for k in ("obs", "action"))
@@ -444,7 +440,7 @@ class CriticsNetwork(Policy):
 def picked(scores: Tensor, number: Tensor | None) -> Tensor:
     """Return the values [n, N] of the chosen combinations from critics' scores [n, N, combinations or 1].
 
-    number: index of each row's combination, [N]. None: there are no discrete parts.
+    `number`: index of each action's combination, [N], or None if actions have no discrete parts.
     """
     if number is None:
         return scores.squeeze(-1)

@@ -1,11 +1,10 @@
 """Devices and numeric precision of networks: choice of the device, copies to and from GPUs, CUDA graphs, bfloat16.
 
-Networks compute on the CPU or on CUDA devices (GPUs). Numbers are copied there, and results are copied back. Queues,
-published weights and pools of environments are always in the CPU's memory. So are rows (data of one step), except the
-observations of a learner that itself acts on a GPU.
+Networks compute on the CPU or on CUDA devices (GPUs). Queues, published weights, environments and rollouts are in the
+CPU's memory, except the observations of a learner that itself acts on a GPU.
 
-A worker process uses one device, and only the default stream of this device, so its operations run in order. Workers'
-fork servers must never use a device, because processes forked from them could not use one.
+A worker process uses the default stream of one device, so its operations run in order. The fork servers that start
+workers must never use a device, because a process that is forked after CUDA was used cannot use CUDA.
 """
 
 from __future__ import annotations
@@ -35,8 +34,8 @@ def available() -> int:
 
 
 def choose_devices(how: str) -> tuple[str, ...]:
-    """Return the devices that the option `--device` means: ("cpu",) or ("cuda:0", …). Raises UserError if `how` is
-    "cuda" and there is no GPU.
+    """Return the names of the devices for the value `how` of the option --device: ("cpu",) or ("cuda:0", …). Raises
+    UserError if `how` is "cuda" and torch finds no GPU.
     """
     n = 0 if how == "cpu" else available()
     if how == "cuda" and not n:
@@ -46,7 +45,7 @@ def choose_devices(how: str) -> tuple[str, ...]:
 
 
 def enter_device(name: str) -> torch.device:
-    """Return the device called `name`. A CUDA device also becomes the default device of this thread."""
+    """Return the device called `name`. Make a CUDA device the default device of this thread."""
     device = torch.device(name)
     if device.type == "cuda":
         torch.cuda.set_device(device)
@@ -54,12 +53,12 @@ def enter_device(name: str) -> torch.device:
 
 
 def device_name(name: str) -> str:
-    """Return a device's name in words, for the plan that is printed before a run."""
+    """Return the name of a device for the plan that is printed before a run."""
     return torch.cuda.get_device_name(name) if name.startswith("cuda") else "the CPU"
 
 
 def synchronize(device: torch.device) -> None:
-    """Wait until a device has finished its work. Afterward, memory that copies have read may change."""
+    """Wait until a device has finished its work. Call this before changing memory that a copy may still read."""
     if device.type == "cuda":
         torch.cuda.current_stream(device).synchronize()
 
@@ -68,8 +67,8 @@ def synchronize(device: torch.device) -> None:
 
 
 def to_device(batch: Tree, device: torch.device) -> Tree:
-    """Return NumPy arrays and tensors as tensors on a device. Tensors that are already there are not copied. Copies
-    from page-locked memory may still be running when this function returns: see `synchronize`.
+    """Return NumPy arrays and tensors as tensors on a device. Tensors on this device are not copied. Copies from
+    page-locked memory may still be running when this function returns (see `synchronize`).
     """
     if isinstance(batch, dict):
         return {k: to_device(v, device) for k, v in batch.items()}
@@ -84,7 +83,7 @@ def to_host(x: Tensor | np.ndarray) -> np.ndarray:
 
 
 def fetch_outputs(batch: Batch) -> Batch:
-    """Copy all tensors of a device to the CPU in one transfer, because each separate copy would wait for the device."""
+    """Copy all tensors of a batch to the CPU in one transfer. This takes less time than a transfer for each tensor."""
     return split_bytes(join_bytes(batch).cpu(), batch) if any(tree.leaves(batch)) else {}
 
 
@@ -94,7 +93,7 @@ def join_bytes(batch: Batch) -> Tensor:
 
 
 def split_bytes(flat: Tensor, like: Batch) -> Batch:
-    """Make tensors from the bytes `flat`. This inverts `join_bytes`. like: tensors of the same shapes and types."""
+    """Invert `join_bytes`: make tensors from the bytes `flat`, with the shapes and types of the tensors in `like`."""
     leaves = _by_size(like)
     parts = flat.split([x.numel() * x.element_size() for _, x in leaves])
     back = {path: part.view(x.dtype).view(x.shape) for (path, x), part in zip(leaves, parts, strict=True)}
@@ -102,19 +101,19 @@ def split_bytes(flat: Tensor, like: Batch) -> Batch:
 
 
 def _by_size(batch: Batch) -> list[tuple[str, Tensor]]:
-    """Return the leaves sorted by element size, largest first, so that each leaf stays aligned in memory."""
+    """Return the tensors sorted by element size, largest first, so that each is aligned when they are joined."""
     return sorted(tree.leaves(batch), key=lambda leaf: -leaf[1].element_size())
 
 
 def to_floats(scalars: Mapping[str, Tensor | float]) -> dict[str, float]:
-    """Convert scalars to floats. All scalars that are on a device are copied in one transfer."""
+    """Convert scalars to floats, with one transfer for all scalars on a GPU."""
     far = {k: v for k, v in scalars.items() if isinstance(v, Tensor) and v.device.type != "cpu"}
     read = dict(zip(far, torch.stack([v.float() for v in far.values()]).tolist(), strict=True)) if far else {}
     return {k: read[k] if k in read else float(v) for k, v in scalars.items()}
 
 
 class HostCopy:
-    """Gives access to a flat tensor as a NumPy `array`, wherever the tensor is.
+    """Gives access to a flat tensor, on the CPU or a GPU, as a NumPy `array`.
 
     The array shares the memory of a CPU tensor, and is a copy of a GPU tensor. `fetch` updates the copy from the
     tensor, and `put` writes the copy back.
@@ -144,15 +143,14 @@ WARM = 3  # calls before the recording, in which libraries allocate their memory
 
 
 class StaticCall:
-    """A function of tensors that uses the same memory in every call, which makes calls on a GPU faster.
+    """A function of tensors that runs as one CUDA graph on a GPU, with arguments and outputs at fixed addresses.
 
-    On a GPU the function runs as one CUDA graph. On a CPU the function is called again, so tests on a CPU reveal the
-    same mistakes, such as a forgotten argument.
+    On a CPU, each call runs the function on copies of the arguments. So tests on a CPU can also find some mistakes, for
+    example that the function uses a tensor that is not among its arguments.
 
-    given: example arguments, with which the constructor runs the function.
-    fixed: the first `fixed` arguments never move and are used in place. The others have copies on the device, which
-        each call overwrites.
-    Raises RuntimeError if the function waits for the device, or if there is not enough memory.
+    `given`: example arguments, with which the constructor runs the function.
+    `fixed`: number of first arguments that always stay at their address. Each call copies only the other arguments.
+    Raises RuntimeError if the function waits for the device, or if memory does not suffice.
     """
 
     def __init__(self, function: Function, given: Sequence[Tensor], fixed: int = 0, device: torch.device | None = None):
@@ -166,8 +164,8 @@ class StaticCall:
             return self.function(*self.static)
 
     def fill(self, given: Sequence[Tensor], at: int = 0) -> list[Tensor]:
-        """Copy `given`, arguments number `at` and following, into the device's copies. Return these copies. An argument
-        that is itself such a copy is not copied.
+        """Copy `given` to the fixed memory of the arguments, from argument number `at` on, and return the arguments
+        there. A tensor of `given` that is already the argument is not copied.
         """
         places = self.static[at : at + len(given)]
         for place, x in zip(places, given, strict=True):
@@ -176,19 +174,17 @@ class StaticCall:
         return places
 
     def __call__(self, given: Sequence[Tensor]) -> list[Tensor]:
-        """Run the function on the arguments `given`. Return copies of the outputs."""
+        """Run the function on the arguments `given`, and return copies of the outputs."""
         self.fill(given)
         self._replay()
         return [x.clone() for x in self._outputs]
 
 
-Recorded = tuple[Callable[[], None], tuple[Tensor, ...]]  # a function that recomputes the outputs in place; the outputs
+Recorded = tuple[Callable[[], None], tuple[Tensor, ...]]  # function that recomputes the outputs; outputs
 
 
 def _record_graph(run: Callable[[], tuple[Tensor, ...]]) -> Recorded:
-    """Warm up on a side stream, then record a CUDA graph (see torch's notes on CUDA graphs). Other threads may use the
-    device.
-    """
+    """Run a function several times to warm up, then record a CUDA graph (see torch's notes on CUDA graphs)."""
     side, here = torch.cuda.Stream(), torch.cuda.current_stream()
     side.wait_stream(here)
     with torch.cuda.stream(side):
@@ -196,7 +192,7 @@ def _record_graph(run: Callable[[], tuple[Tensor, ...]]) -> Recorded:
             run()
     here.wait_stream(side)
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+    with torch.cuda.graph(graph, capture_error_mode="thread_local"):  # other threads may use the device
         outputs = run()
     return graph.replay, outputs
 
@@ -212,7 +208,7 @@ def _run_again(run: Callable[[], tuple[Tensor, ...]]) -> Recorded:
 
 
 def signature_of(given: Batch) -> tuple[Any, list[Tensor]]:
-    """Return a key made of the tensors' names, shapes and types, and the tensors as a list, made contiguous."""
+    """Return a key made of the tensors' paths, shapes and types, and a list of the tensors made contiguous."""
     flat = dict(tree.leaves(given))
     return (tuple(flat), tuple([(x.shape, x.dtype) for x in flat.values()])), [x.contiguous() for x in flat.values()]
 
@@ -221,8 +217,8 @@ def signature_of(given: Batch) -> tuple[Any, list[Tensor]]:
 
 
 def page_lock(block: SharedBlock, device: torch.device) -> bool:
-    """Page-lock a block of shared memory until it is freed, so that a device copies from it while this thread runs.
-    Return False on a CPU, or if locking fails. Then copies are slower, and nothing else changes.
+    """Page-lock a block of shared memory until the block is freed. Copies to the GPU can then run in the background.
+    Return False on a CPU, or if locking fails.
     """
     if device.type != "cuda":
         return False
@@ -241,9 +237,7 @@ def page_lock(block: SharedBlock, device: torch.device) -> bool:
 
 
 def is_half(how: str, device: str = "cpu") -> bool:
-    """Tell whether the precision `how` means bfloat16. "auto" means bfloat16 if the device multiplies bfloat16
-    natively.
-    """
+    """Return whether `how` selects bfloat16. "auto" selects it if the device multiplies bfloat16 natively."""
     if how != "auto":
         return how == "bfloat16"
     if device != "cpu":
@@ -253,15 +247,15 @@ def is_half(how: str, device: str = "cpu") -> bool:
 
 
 def choose_precision(how: str) -> str:
-    """Return the precision `how`. But if `how` is "auto" and bfloat16 is slower on this CPU, return float32. Some CPUs
-    take 1.6 times as long with bfloat16. A run calls this function once, for all its processes.
+    """Return the precision `how`. If `how` is "auto", and this CPU multiplies more slowly in bfloat16, return
+    "float32". A run calls this function once, for all processes.
     """
     return "float32" if how == "auto" and is_half(how) and _product(torch.bfloat16) > _product(torch.float32) else how
 
 
 @functools.cache
 def _product(dtype: torch.dtype) -> float:
-    """Return the shortest time, in seconds, of ten products of two matrices."""
+    """Return the time of a matrix product in seconds, the shortest of ten."""
     a, b = torch.ones(256, 1024, dtype=dtype), torch.ones(1024, 256, dtype=dtype)
     seconds = []
     for _ in range(10):
@@ -285,9 +279,8 @@ def set_precision(policy: Policy, how: str) -> Policy:
 
 
 def precision_of(net: nn.Module, bf16: bool) -> contextlib.AbstractContextManager[object]:
-    """Return the context in which the network `net` computes.
-
-    bf16: convolutions and matrix products take bfloat16 numbers and sum in float32.
+    """Return the context in which the network `net` computes. If `bf16`, convolutions and matrix products take bfloat16
+    numbers, and sum in float32.
     """
     if not bf16:
         return contextlib.nullcontext()

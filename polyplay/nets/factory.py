@@ -1,11 +1,11 @@
 """Construction of policies by name.
 
-`make` makes actor-critic networks, `make_values` those of Q-learning, `make_deterministic` those of Ape-X DPG, and
-`make_critics` those of SAC and TD3. A `NetworkFactory` holds the arguments of such a call, and is sent to workers,
-which make the policy there.
+`make` makes actor-critic networks, `make_values` networks for Q-learning, `make_deterministic` networks for Ape-X DPG,
+and `make_critics` networks for SAC and TD3. A `NetworkFactory` holds the arguments of one of these functions. Workers
+receive the factory, and call it to make the policy.
 
-The name of a network is "auto", a key of `NETS`, or "module:callable". The callable takes the EnvSpec and options. It
-returns a whole Policy, or a Torso (first part of a network), to which core and head are added.
+The name of a network is "auto", a key of `NETS`, or "module:callable". The callable takes an EnvSpec and options. It
+returns a whole Policy, or a Torso, the first part of a network, to which `make` adds a core and a head.
 """
 
 from __future__ import annotations
@@ -70,23 +70,22 @@ def make(
     value: str = "plain",
     **options: Any,
 ) -> Policy:
-    """Make a policy for the observations and actions of `spec`. Initial weights come only from torch's global
-    generator.
+    """Make an actor-critic policy for the observations and actions of `spec`, initialized by torch's global generator.
 
-    core: none, lstm, gru or temporal, with `core_size` units.
-    memory: number of words of the temporal core's memory. 0: no memory.
-    previous: the core (without a core, the head) also takes the last action and reward.
-    init: orthogonal, torch, or auto (the published initialization of the network).
-    inputs: how observations are preprocessed: raw, center (images minus their mean image), signed (images as x/128 − 1,
-        as in GA3C) or normalize (numbers that are not images get mean 0, deviation 1, within ±bound).
-    returns: discount of the returns whose size is tracked, for losses that scale rewards. None: not tracked.
-    guard: how log-probabilities of discrete actions are guarded, see action_heads.
-    actions: scale maps −1 … 1 to the bounds of real actions. clip leaves clipping to pools of environments.
-    deviation: initial standard deviation of real actions.
-    rewards: names of the events that make the reward.
-    width, auxiliary: see ActorCritic.
-    value: plain, heads (one output per task), or popart (also normalized, see nets.policy).
-    options: the network's own options (hidden, activation, …).
+    `core`: none, lstm, gru or temporal, with `core_size` units.
+    `memory`: number of words in the temporal core's memory, or 0 for no memory.
+    `previous`: whether the core also takes the previous action and reward. If there is no core, the head takes them.
+    `init`: orthogonal, torch, or auto for the published initialization of the network.
+    `inputs`: preprocessing of observations: raw, center (subtract the mean image), signed (images as x/128 − 1, as in
+        GA3C), or normalize (all but images, to mean 0 and standard deviation 1, within ±`bound`).
+    `returns`: discount of the returns that ReturnScale tracks, for losses that scale rewards. None: no ReturnScale.
+    `guard`: how to limit logarithms of discrete probabilities near 0 (see action_heads).
+    `actions`: scale maps −1 … 1 to the bounds of continuous actions. With clip, environment pools clip actions instead.
+    `deviation`: initial standard deviation of continuous actions.
+    `rewards`: names of the events from which the reward is computed.
+    `width`, `auxiliary`: see ActorCritic.
+    `value`: plain, heads (one value output per task), or popart (one normalized output per task, see nets.policy).
+    `options`: the network's own options (hidden, activation, …).
     Raises UserError if an option is wrong.
     """
     _check_choices(core=core, inputs=inputs, actions=actions, guard=guard, value=value)
@@ -128,7 +127,6 @@ CHOICES = {
 
 
 def _check_choices(**given: str) -> None:
-    """Raise UserError if the value of an option is not one of its CHOICES."""
     for name, value in given.items():
         if value not in CHOICES[name]:
             raise UserError(f"{name}: {value!r} given, allowed: {', '.join(CHOICES[name])}")
@@ -153,16 +151,16 @@ def make_values(
     inputs: str = "raw",
     **options: Any,
 ) -> QNetwork:
-    """Make a Q-network for the observations and Discrete actions of `spec`. R2D2's network has name="nature",
-    dueling=True, core="lstm", previous=True. Initial weights come only from torch's global generator.
+    """Make a Q-network for the observations and Discrete actions of `spec`, initialized by torch's global generator.
+    R2D2's network has name="nature", dueling=True, core="lstm", previous=True.
 
-    dueling, atoms, scale, noisy, sigma, bias: see q_network.QHead.
-    support: values of the lowest and highest atom.
-    width: size of the head's hidden layers, which replace the network's fully connected layer. None: that layer's size
-        (nature: 512), or 0 for networks without one (mlp).
-    core, inputs, options: as in `make`.
-    previous: the core (without a core, the head) also takes the last action and reward.
-    clipped: this reward is clipped to ±1.
+    `dueling`, `atoms`, `scale`, `noisy`, `sigma`, `bias`: see q_network.QHead.
+    `support`: values of the lowest and highest atom.
+    `width`: size of the head's hidden layers, which replace the torso's fully connected layer. If None, this is that
+        layer's size (512 for nature), or 0 if the torso has no such layer (mlp).
+    `core`, `inputs`, `options`: as in `make`.
+    `previous`: whether the core also takes the previous action and reward. If there is no core, the head takes them.
+    `clipped`: whether this reward is clipped to ±1.
     Raises UserError if an option is wrong.
     """
     assert isinstance(spec.action, Discrete)
@@ -191,13 +189,12 @@ def make_deterministic(
     init: str = "torch",
     **options: Any,
 ) -> DPGNetwork:
-    """Make an actor and a critic for the observations of `spec` and its bounded Box of actions.
+    """Make an actor and a critic for the observations and the bounded Box of actions of `spec`, initialized by torch's
+    global generator.
 
-    Initial weights come only from torch's global generator.
-    actor, critic: layer sizes of each. The layer of the last size follows the torso, and the critic's also takes the
-        action. The other sizes become the torso's `hidden` if that option is a tuple (mlp). Other torsos keep their
-        layers.
-    options: as in `make`.
+    `actor`, `critic`: sizes of hidden layers. The last layer follows the torso. In the critic, this layer also takes
+        the action. The other layers are those of the torso mlp; other torsos ignore their sizes.
+    `options`: as in `make`.
     Raises UserError if an option is wrong.
     """
     space = spec.action
@@ -222,13 +219,13 @@ def make_critics(
     log_std: str = "clip",
     **options: Any,
 ) -> CriticsNetwork:
-    """Make an actor and critics for the observations of `spec`. Initial weights come only from torch's global
-    generator.
+    """Make an actor and critics for the observations and actions of `spec`, initialized by torch's global generator.
 
-    actor: gaussian or deterministic, for real parts of an action. Discrete parts have a categorical actor.
-    hidden: sizes of the layers after the trunk, in the actor and in each critic. The trunk is the named network. For
-        mlp, the trunk only flattens observations.
-    deviation: standard deviation of the deterministic actor's noise. options: arguments of CriticsNetwork.
+    `name`: the trunk, a network that the actor and the critics share. For mlp, the trunk only flattens observations.
+    `actor`: gaussian or deterministic, for continuous parts of an action. Discrete parts have a categorical actor.
+    `hidden`: sizes of the hidden layers of the actor and of each critic, after the trunk.
+    `deviation`: standard deviation of the deterministic actor's noise.
+    `options`: arguments of CriticsNetwork.
     Raises UserError if an option is wrong.
     """
     if activation != "relu":
@@ -249,7 +246,7 @@ MAKERS: dict[str, Callable[..., Policy]] = {
 
 
 def _torso(build: Builder, title: str, spec: EnvSpec, options: Mapping[str, Any], need: str) -> Torso:
-    """Make a torso. Raises UserError if the options do not fit, or if the network is a whole policy."""
+    """Make a torso. Raises UserError if the options are wrong, or if `build` returns a whole policy."""
     torso = _made(build, title, spec, options)
     if isinstance(torso, Policy):
         raise UserError(WHOLE.format(title, need))
@@ -257,7 +254,7 @@ def _torso(build: Builder, title: str, spec: EnvSpec, options: Mapping[str, Any]
 
 
 def _inputs(how: str, spec: EnvSpec, torso: Torso, bound: float = BOUND) -> Inputs | None:
-    """Make the module that preprocesses observations before the torso. Return None for raw inputs."""
+    """Return the module that preprocesses observations before the torso, or None for raw inputs."""
     obs = spec.obs
     if how not in ("center", "signed"):
         return Normalize(obs, torso.unit_sets, bound, spec.classes) if how == "normalize" else None
@@ -270,9 +267,9 @@ def _inputs(how: str, spec: EnvSpec, torso: Torso, bound: float = BOUND) -> Inpu
 
 @dataclass(frozen=True)
 class NetworkFactory(PolicyFactory):
-    """Makes a policy with the arguments of one of the `make` functions. `kind` says which of these functions makes it.
-    Workers get the pickled factory, never weights. With the option `exact`, the results of a row are bitwise the same
-    in every batch (see layers.Linear). This slows down acting, most of all in one lane.
+    """Makes a policy by the function MAKERS[kind] and the stored arguments. Workers get the pickled factory, without
+    weights. With the option `exact` (the default), the results of a row are bitwise the same in every batch (see
+    layers.Linear). Acting is then slower, mainly with one lane.
     """
 
     name: str | Builder
@@ -316,13 +313,13 @@ class NetworkFactory(PolicyFactory):
 
     @property
     def title(self) -> str:
-        """The network's name. If the network has a core, the core's name follows."""
+        """Name of the network, and of the core if the network has one."""
         core = self.options.get("core", "none")
         return user_modules.title(self.name) if core == "none" else f"{user_modules.title(self.name)} + {core}"
 
     @property
     def choice(self) -> str:
-        """Description of the chosen network, its inputs, and images that a fully connected network reads flattened."""
+        """Description of the network and its inputs, with any images that a fully connected network reads flattened."""
         if callable(self.name):
             return user_modules.title(self.name)
         name, colon, rest = self.name.partition("(")
@@ -338,9 +335,9 @@ class NetworkFactory(PolicyFactory):
 
 
 def read_layers(name: str | Builder, spec: EnvSpec) -> tuple[str | Builder, dict[str, Any]]:
-    """Split a network such as "mlp(256,256,relu)" into its name, here "mlp", and a dict of options. The options are
-    `hidden`, the layers' sizes (one number if the network has only one such layer), and `activation`. Raises UserError
-    if the layers are malformed.
+    """Split a network's name such as "mlp(256,256,relu)" into the plain name "mlp" and options. The option `hidden` has
+    the layers' sizes, or one number if the network has only one such layer. The other option is `activation`. Raises
+    UserError if the layers are malformed.
     """
     found = None if callable(name) else LAYERS.fullmatch(name)
     if found is None:
@@ -358,7 +355,7 @@ def read_layers(name: str | Builder, spec: EnvSpec) -> tuple[str | Builder, dict
 
 
 def _auto(spec: EnvSpec) -> str:
-    """Choose nature for one image of 36 × 36 pixels or more, combined for other observations with images, else mlp."""
+    """Return nature for one image of 36 × 36 pixels or more, combined for other observations with images, else mlp."""
     spec = spec if spec.task_input == "none" else without_task(spec)
     obs, images = spec.obs, spec.image_leaves
     if spec.images is None and (flaw := rules.image_flaw(obs)):
@@ -385,7 +382,7 @@ def _resolve(name: str | Builder, spec: EnvSpec, init: str) -> tuple[str, Builde
 
 
 def _load(name: str) -> Builder:
-    """Load the function that "module:callable" names. Raises UserError if it is not found, or not callable."""
+    """Load the function named by "module:callable". Raises UserError if it is not found, or not callable."""
     allowed = f"auto, {', '.join(NETS)}, or module:callable, a function of the EnvSpec"
     found: Builder = user_modules.find(name, "--network", allowed)
     if not callable(found):
@@ -394,9 +391,7 @@ def _load(name: str) -> Builder:
 
 
 def _made(build: Builder, title: str, spec: EnvSpec, options: Mapping[str, Any]) -> Torso | Policy:
-    """Make a whole policy or a torso. A user's torso is tried on zeros. Raises UserError if options or result are
-    wrong.
-    """
+    """Call `build`, and test a user's torso on zeros. Raises UserError if the options or the result are wrong."""
     signature = inspect.signature(build)
     try:
         signature.bind(spec, **options)
@@ -413,7 +408,7 @@ def _made(build: Builder, title: str, spec: EnvSpec, options: Mapping[str, Any])
 
 
 def _task_apart(build: Builder, spec: EnvSpec) -> bool:
-    """Tell whether the network takes only an image, so that WithTask must add the task."""
+    """Return whether WithTask must add the task: observations include a task, but the torso takes only an image."""
     return spec.task_input != "none" and isinstance(build, partial) and build.func in (torsos.Conv, torsos.Impala)
 
 
@@ -426,7 +421,7 @@ def _with_task(build: Builder, spec: EnvSpec, options: Mapping[str, Any]) -> Tor
 
 
 def without_task(spec: EnvSpec) -> EnvSpec:
-    """Return the EnvSpec with the task left out of the observations."""
+    """Return the EnvSpec without the task in its observations."""
     seen = spec.obs["seen"] if isinstance(spec.obs, dict) else spec.obs
     images = None if spec.images is None else tuple(path.removeprefix("seen").removeprefix("/") for path in spec.images)
     classes = {path.removeprefix("seen/"): n for path, n in spec.classes.items() if path.startswith("seen/")}
@@ -448,12 +443,12 @@ LEARNT = {"logp": NUMBER, "value": NUMBER, "entropy": NUMBER}
 
 
 class NetworkTrial:
-    """Calls methods of a user's network once, to find mistakes before a run starts. Mistakes raise UserErrors of one
-    line that name the class and the method.
+    """Calls methods of a user's network once, to find mistakes before a run starts. A mistake raises a UserError, whose
+    message names the class and the method.
     """
 
     def __init__(self, net: Torso | Policy, title: str, **missing: bool):
-        """missing: for each required method's name, whether the class lacks the method."""
+        """`missing`: for each required method, by name, whether the class lacks it."""
         self.net, self.where = net, f"--network: {title!r}: class {type(net).__name__}"
         base = Torso if isinstance(net, Torso) else Policy
         if taken := [name for name in (*net._modules, *net._parameters, *net._buffers) if hasattr(base, name)]:
@@ -463,7 +458,7 @@ class NetworkTrial:
             raise UserError(f"{self.where} lacks {lacks[0]}")
 
     def call(self, method: Callable[..., Any], takes: str, *given: Any) -> Any:
-        """Call a method without gradient. takes: its arguments in words. Raises UserError if the method fails."""
+        """Call a method without gradient. Raises UserError if it fails. `takes` describes the arguments."""
         training = self.net.training
         self.net.eval()
         try:
@@ -476,7 +471,7 @@ class NetworkTrial:
             self.net.train(training)
 
     def check(self, what: str, found: Any, spec: Spec, *lead: int) -> None:
-        """Raise UserError unless the result `found` of a method has every field of `spec`, each [*lead, …]."""
+        """Raise UserError unless `found` has the fields of `spec`, with the first dimensions `lead`."""
         given = dict(tree.leaves(found))
         for path, leaf in tree.leaves(spec):
             x, wanted = given.get(path), f"{leaf.dtype} {[*lead, *leaf.shape]}"
@@ -490,7 +485,7 @@ def _zeros(spec: Spec, *lead: int) -> Any:
 
 
 def _rows(spec: EnvSpec, *lead: int) -> Batch:
-    """Return rows of zeros in which every action is legal."""
+    """Return rows of zeros, with masks in which every action is legal."""
     events = {"events": Field((len(spec.events),), "float32")} if spec.events else {}
     rows: Batch = _zeros({"obs": spec.obs, **ARRIVES, **events}, *lead)
     return rows if spec.mask is None else {**rows, "mask": tree.map(torch.ones_like, _zeros(spec.mask, *lead))}
@@ -543,7 +538,7 @@ _building = threading.Lock()
 
 
 def count_parameters(policy: PolicyFactory) -> int:
-    """Count the parameters of a policy by making it once. The state of torch's generator is restored."""
+    """Count the parameters of a policy by making it once. The state of torch's random generator does not change."""
     with _building, torch.random.fork_rng(devices=[]):
         return sum(p.numel() for p in policy().parameters())
 
@@ -551,9 +546,7 @@ def count_parameters(policy: PolicyFactory) -> int:
 def build_network(
     policy: PolicyFactory, seed: int, precision: str = "float32", device: torch.device | str = "cpu"
 ) -> Policy:
-    """Build the network on a device, with initial weights that depend only on `seed`. Torch's generator is global, so
-    threads take turns, and environments in this process use a separate generator.
-    """
+    """Build the network on a device, with initial weights that depend only on `seed`, whatever other threads do."""
     with _building, outside(), outlines(False):
         torch.manual_seed(seed)
         return set_precision(policy().to(device), precision)

@@ -1,7 +1,7 @@
 """Layers that several networks share, names along the axes of tensors, and reuse of activations from acting.
 
-The layers include a Linear in which the result for a row is independent of the other rows, named initializations, and
-preprocessing of images.
+Linear computes a row's output independently of the other rows of the batch. Other functions initialize networks and
+preprocess images.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from polyplay.envs.pool import EnvSpec, byte_bounds
 
 @dataclass(frozen=True)
 class AxisSegment:
-    """Named part of a tensor's axis: adjacent numbers that belong together. Surgery (growth of a network) matches old
-    and new numbers by these names.
+    """Named, contiguous part of a tensor's axis. Surgery, which enlarges a network, finds the same elements in the old
+    and the new network by these names.
 
-    shape: shape of the numbers before flattening.
-    fixed: surgery never changes how many numbers there are.
-    part: leaf of observations or part of actions that the numbers belong to. A network may lack this part as a whole.
-    silent: numbers that surgery adds start at 0, not at random.
+    `shape`: shape of the elements before flattening.
+    `fixed`: whether the number of elements must stay the same in surgery.
+    `part`: path of the observation, or of the part of an action, that the elements belong to. A network may lack it.
+    `silent`: whether elements that surgery adds start at 0, instead of at random.
     """
 
     name: str
@@ -59,12 +59,12 @@ def axis(name: str, *shape: int, fixed: bool = False) -> Axis:
 
 @dataclass(frozen=True)
 class TensorAxes:
-    """The axes of a tensor. A module's dict `axes` has these for each tensor of the module that may grow, by the
-    tensor's name.
+    """Names along the axes of a tensor. The dict `axes` of a module holds the TensorAxes of each tensor that surgery
+    may enlarge, by the tensor's name.
 
-    fill: first value of added numbers. None: as in a new network.
-    counts: whether the tensor is the number of rows from which its module's other tensors were learned.
-    spare: whether the tensor may be missing in the other network, see surgery.tensor_axes.
+    `fill`: initial value of added elements, or None for the value in a new network.
+    `counts`: whether the tensor is the number of rows from which the module's other tensors were computed.
+    `spare`: whether the other network may lack the tensor (see surgery.tensor_axes).
     """
 
     axes: tuple[Axis, ...]
@@ -74,8 +74,8 @@ class TensorAxes:
 
 
 def observed_axis(spec: EnvSpec, one_hot: bool = True, without: tuple[str, ...] = ()) -> Axis:
-    """Return the names along flattened observations, in the order of the spec. one_hot: whether leaves in the spec's
-    `classes` are one-hot encoded. without: paths of leaves to leave out.
+    """Return the names along flattened observations, in the order of the spec. If `one_hot`, observations listed in the
+    spec's `classes` are one-hot encoded. Observations with paths in `without` are left out.
     """
     found: list[AxisSegment] = []
     for path, field in tree.leaves(spec.obs):
@@ -94,8 +94,8 @@ _planned: ContextVar[bool] = ContextVar("_planned", default=False)
 
 @contextlib.contextmanager
 def outlines(planned: bool = True) -> Iterator[None]:
-    """Within this context, Polyplay's network factories make outlines: networks with shapes and names, but without
-    weights. planned=False: within this context, factories make real networks again.
+    """Context in which Polyplay's factories make networks without weights, on torch's meta device. With planned=False,
+    the factories make real networks.
     """
     token = _planned.set(planned)
     try:
@@ -105,9 +105,7 @@ def outlines(planned: bool = True) -> Iterator[None]:
 
 
 def outline() -> contextlib.AbstractContextManager[Any]:
-    """Return the context in which a factory makes its network. Within `outlines`, this is torch's meta device, else no
-    change.
-    """
+    """Return the context in which a factory makes a network: torch's meta device if `outlines` is active."""
     return torch.device("meta") if _planned.get() else contextlib.nullcontext()
 
 
@@ -116,7 +114,7 @@ _recording = list[None]()  # shared by all threads: torch runs a GPU's backward 
 
 @contextlib.contextmanager
 def recording() -> Iterator[None]:
-    """Mark a context whose computation is recorded, to be run again later on other numbers."""
+    """Context of a computation that is recorded, for example as a CUDA graph, and repeated with other numbers."""
     _recording.append(None)
     try:
         yield
@@ -125,7 +123,7 @@ def recording() -> Iterator[None]:
 
 
 def tracing() -> bool:
-    """Tell whether a tracer or `recording` is active. If so, shapes and branches must not depend on tensors' values."""
+    """Return whether a tracer or `recording` is active. Then branches and shapes must not depend on tensors' values."""
     return torch.compiler.is_compiling() or get_proxy_mode() is not None or bool(_recording)
 
 
@@ -140,18 +138,18 @@ _NARROW = 16
 
 
 def spare_rows(n: int) -> int:
-    """Return how many rows to add to n rows, so that they fill whole tiles and are at least _LEAST rows."""
+    """Return how many rows of padding n rows need, so that their number is a multiple of _TILE, and at least _LEAST."""
     return max(_LEAST, n + -n % _TILE) - n
 
 
 class Linear(nn.Linear):
     """Linear layer [N, in] → [N, out], in which a row's output is bitwise the same in every batch.
 
-    On a CPU, BLAS computes the last rows of a batch with other instructions than the rest. So a row's last bits would
-    differ between a batch of 5 and one of 100. Therefore rows are padded to whole tiles, and so are the inputs of
-    narrow layers. Measurements with MKL show that this suffices, but MKL does not promise it.
+    On a CPU, BLAS uses other instructions for the last rows of a batch than for the other rows. So the last bits of a
+    row's output would depend on the batch size. Therefore this layer pads the batch to a multiple of _TILE rows, and
+    pads the inputs of narrow layers too. In measurements with MKL this suffices, but MKL does not promise it.
 
-    exact=False: no padding. A single row of a large layer then takes a third of the time.
+    If `exact` is False, the layer does not pad. A large layer then takes a third of the time for a single row.
     """
 
     exact = True
@@ -189,10 +187,9 @@ class Linear(nn.Linear):
 
 
 class _WithFactors(torch.autograd.Function):
-    """F.linear whose backward does not compute the weight's gradient dL/dyᵀ·x, but appends the factors (dL/dy, x) to a
-    list.
+    """F.linear without the weight's gradient dL/dyᵀ·x. Instead, backward appends (dL/dy, x) to the list `factors`.
 
-    half: the weight in bfloat16. token: gets gradient 0 after the factors are appended.
+    `half`: the weight in bfloat16, or None. `token`: the token of _GradientOfUses, or None.
     """
 
     @staticmethod
@@ -218,17 +215,15 @@ class _WithFactors(torch.autograd.Function):
 
 
 class RepeatedLinear(Linear):
-    """Linear layer that a recurrent unroll calls once per row.
-
-    Within `repeated`, the weight's gradient is one product over all rows. In a small batch, adding one gradient per row
-    would take longer than all else, because of the memory traffic.
+    """Linear layer that a recurrent network calls once per step. In the context `repeated`, one matrix product computes
+    the weight's gradient for all steps. A product for each step would take much longer in small batches.
     """
 
     _open: tuple[Tensor, list[tuple[Tensor, Tensor]]] | None = None
 
     @contextlib.contextmanager
     def repeated(self) -> Iterator[None]:
-        """Mark a context as one unroll, for which the weight's gradient is computed only once."""
+        """Context of an unroll. The weight's gradient is computed once for the whole unroll."""
         if torch.is_grad_enabled() and self.weight.requires_grad and not tracing():
             uses: list[tuple[Tensor, Tensor]] = []
             self._open = _GradientOfUses.apply(self.weight, self.bias, uses), uses
@@ -248,9 +243,8 @@ class RepeatedLinear(Linear):
 
 
 class _GradientOfUses(torch.autograd.Function):
-    """Makes a token that all calls of a RepeatedLinear take.
-
-    So this function's backward runs after the backward of all calls. It computes the gradients of weight and bias.
+    """Computes the gradients of weight and bias for all calls of a RepeatedLinear in an unroll. Forward makes a token,
+    which all calls take as input. So autograd runs this backward after the backward of all calls.
     """
 
     @staticmethod
@@ -278,9 +272,8 @@ class Conv2d(nn.Conv2d):
 
 
 def cache_half_weights(layers: Iterable[nn.Module]) -> None:
-    """Make a bfloat16 copy of the weight of every Linear and Conv2d, for acting in bfloat16.
-
-    Later calls overwrite the same copies, because CUDA graphs read them.
+    """Make a bfloat16 copy of the weight of every Linear and Conv2d, for acting in bfloat16. Later calls write to the
+    same copies, because CUDA graphs read their memory.
     """
     for layer in layers:
         if isinstance(layer, Linear | Conv2d) and layer.present_half is None:
@@ -290,14 +283,14 @@ def cache_half_weights(layers: Iterable[nn.Module]) -> None:
 
 
 def pad_lanes(lanes: int, device: torch.device) -> int:
-    """Return how many lanes to add on a CPU, so that the lanes fill whole tiles. On a GPU, return 0."""
+    """Return how many lanes to add on a CPU, so that the number of lanes is a multiple of _TILE. Return 0 on a GPU."""
     return -lanes % _TILE if device.type == "cpu" else 0
 
 
 def initialize(module: nn.Module, style: str, gain: float = math.sqrt(2.0)) -> None:
     """Initialize every linear and convolutional layer in `module`, in order, from torch's global generator.
 
-    style: one of the following. Only orthogonal uses `gain`.
+    `style`: one of the following. Only orthogonal uses `gain`.
     orthogonal: orthogonal weights with `gain`, zero bias (OpenAI baselines).
     torch: weights and biases uniform in ±1/√fan_in (Torch 7's, as in A3C and GA3C).
     sonnet: normal weights with deviation 1/√fan_in, redrawn beyond two deviations, zero bias (Sonnet's, as in IMPALA).
@@ -321,11 +314,10 @@ def initialize(module: nn.Module, style: str, gain: float = math.sqrt(2.0)) -> N
 
 
 def pixels(obs: Tensor, scale: float = 1.0 / 255.0, low: float = 0.0) -> Tensor:
-    """Convert images [N, C, H, W] to float32, channels last in memory.
+    """Convert images [N, C, H, W] to floats, in the memory format channels last.
 
-    A byte x becomes (x − low)·scale. With the defaults, which are for pixels, this is in [0, 1]. On a CPU with
-    contiguous weights, channels last makes training faster for every network, and acting faster for deep networks.
-    Shallow networks act a little slower. Acting and training must use the same layout to agree.
+    A byte x becomes (x − low)·scale, by default in [0, 1]. On a CPU, training is faster with channels last. Acting and
+    training must use the same memory format to give equal results.
     """
     if obs.is_floating_point():  # already converted, by CenteredImages, SignedImages or a user's network
         return obs.contiguous(memory_format=torch.channels_last)
@@ -336,9 +328,7 @@ def pixels(obs: Tensor, scale: float = 1.0 / 255.0, low: float = 0.0) -> Tensor:
 
 
 class FlatLeaves(nn.Module):
-    """Converts a leaf of observations [N, …] to float32 [N, numbers]. Bytes are scaled from their declared bounds to
-    [0, 1].
-    """
+    """Flattens observations [N, …] to float32 [N, numbers]. Bytes are scaled from their declared bounds to [0, 1]."""
 
     def __init__(self, spec: EnvSpec):
         super().__init__()
@@ -359,7 +349,7 @@ class FlatLeaves(nn.Module):
 
 
 def _scaled(obs: Tensor, mean: Tensor | None, scale: float) -> Tensor:
-    """Return (obs − mean)·scale of bytes [N, C, H, W], channels last. mean: float32 [C, H, W] or [], or None for 0."""
+    """Return (obs − mean)·scale for bytes [N, C, H, W], channels last. `mean`: [C, H, W], a scalar, or None for 0."""
     fits = obs.dtype == torch.uint8 and obs.device.type == "cpu" and obs.shape[1] == 4 and obs.is_contiguous()
     if fits and not tracing() and not torch.jit.is_tracing():  # `_fused` supports these images and may be used
         planes = (torch.zeros(()) if mean is None else mean).expand(obs.shape[1:]).flatten(1).contiguous()
@@ -370,8 +360,8 @@ def _scaled(obs: Tensor, mean: Tensor | None, scale: float) -> Tensor:
 
 
 def _fused(obs: Tensor, mean: np.ndarray, scale: float) -> Tensor:
-    """Return (obs − mean)·scale of bytes [N, 4, H, W], computed in one pass, where torch needs three or four. The
-    results are bitwise the same as torch's. Under autocast they are in bfloat16. mean: float32 [4, H · W].
+    """Return (obs − mean)·scale for bytes [N, 4, H, W], in one pass over memory. The result is bitwise torch's, in
+    bfloat16 under autocast, else in float32. `mean`: float32 [4, H · W].
     """
     n, planes, height, width = obs.shape
     half = torch.is_autocast_enabled("cpu")
@@ -387,16 +377,15 @@ def _fused(obs: Tensor, mean: np.ndarray, scale: float) -> Tensor:
 
 @inlined
 def _bfloat16(number: np.float32) -> np.uint32:
-    """Return the bits of `number` rounded to bfloat16 as in torch, ties to even. NaN is not supported."""
+    """Return the bits of `number` rounded to bfloat16, ties to even, as torch does. NaN is not supported."""
     bits = np.float32(number).view(np.uint32)
     return (bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)
 
 
 @compiled
 def _interleave_halves(x: np.ndarray, mean: np.ndarray, scale: np.float32, out: np.ndarray) -> None:
-    """Write (x − mean)·scale of four planes as bfloat16, interleaved. x: uint8 [N, 4, P]. mean: float32 [4, P]. out:
-    uint64 [N, P], four bfloat16 a pixel. One store writes a pixel, because four stores keep compilers from using wide
-    registers.
+    """Write (x − mean)·scale of four planes to `out` as bfloat16. A number in `out` holds a pixel's four values. `x`:
+    uint8 [N, 4, P]. `mean`: float32 [4, P]. `out`: uint64 [N, P].
     """
     a, b, c, d = mean[0], mean[1], mean[2], mean[3]
     for n in range(x.shape[0]):
@@ -408,12 +397,12 @@ def _interleave_halves(x: np.ndarray, mean: np.ndarray, scale: np.float32, out: 
             high = _bfloat16((np.float32(r[i]) - c[i]) * scale) | (
                 _bfloat16((np.float32(s[i]) - d[i]) * scale) << np.uint32(16)
             )
-            row[i] = np.uint64(low) | (np.uint64(high) << np.uint64(32))
+            row[i] = np.uint64(low) | (np.uint64(high) << np.uint64(32))  # one store, so that compilers vectorize
 
 
 @compiled
 def _interleave(x: np.ndarray, mean: np.ndarray, scale: np.float32, out: np.ndarray) -> None:
-    """Write (x − mean)·scale for four planes as float32. out [N, 4 · P]: a pixel's four numbers side by side."""
+    """Write (x − mean)·scale of four planes to `out` [N, 4 · P] as float32. A pixel's four values are adjacent."""
     a, b, c, d = mean[0], mean[1], mean[2], mean[3]
     for n in range(x.shape[0]):
         p, q, r, s, row = x[n, 0], x[n, 1], x[n, 2], x[n, 3], out[n]
@@ -427,8 +416,8 @@ def _interleave(x: np.ndarray, mean: np.ndarray, scale: np.float32, out: np.ndar
 class CenteredImages(nn.Module):
     """Subtracts the mean image from images of bytes [N, C, H, W], so that constant parts of the screen vanish.
 
-    The mean is computed from a learner's first `ROWS` rows, and then stays constant. It is a floating buffer, so it is
-    published, saved and averaged over replicas together with the weights. span: the highest byte minus the lowest.
+    The mean image is computed from a learner's first `ROWS` observations, and then stays constant. Like the weights,
+    the mean image is published, saved and averaged over replicas. `span` is the highest byte minus the lowest byte.
     """
 
     ROWS = 20_000
@@ -460,9 +449,8 @@ class CenteredImages(nn.Module):
 
 
 class SignedImages(nn.Module):
-    """Maps images of bytes [N, C, H, W] to x/128 − 1, which is in [−1, 0.9921875], as in GA3C.
-
-    If the bytes are not pixels, `low` … `high` are mapped to [−1, 1] instead.
+    """Maps images of bytes x [N, C, H, W] to x/128 − 1, as in GA3C. If the bytes have other bounds than 0 and 255, maps
+    [`low`, `high`] to [−1, 1].
     """
 
     def __init__(self, low: int = 0, high: int = 255):
@@ -474,7 +462,7 @@ class SignedImages(nn.Module):
         return _scaled(obs, torch.tensor(self.middle), 1.0 / self.reach)
 
     def observe(self, obs: Tensor) -> None:
-        """Do nothing, since there are no statistics."""
+        """Do nothing: signed images need no statistics."""
 
 
 # Layers that reuse their outputs from acting, so that learning computes only gradients.
@@ -488,23 +476,19 @@ Tape = list[Tensor]  # each layer's output, [N, …], after its ReLU
 
 
 def join_tapes(tapes: list[Tape]) -> Tape:
-    """Join the tapes (recorded layers' outputs) of n calls of `act`, in order: concatenate each layer's outputs along
-    the rows.
-    """
+    """Join the tapes of successive calls of `act`: concatenate each layer's recorded outputs."""
     return [torch.cat(outputs) for outputs in zip(*tapes, strict=True)]
 
 
 def recall(layer: nn.Conv2d | nn.Linear, x: Tensor, y: Tensor) -> Tensor:
-    """Return y, which is the known value of relu(layer(x)), with the gradient of relu(layer(x))."""
+    """Return y, the recorded value of relu(layer(x)). The gradient is that of relu(layer(x))."""
     conv = (layer.stride, layer.padding) if isinstance(layer, nn.Conv2d) else None
     out: Tensor = _Recalled.apply(x.to(y.dtype), layer.weight.to(y.dtype), layer.bias.to(y.dtype), y, conv)  # type: ignore[union-attr]
     return out
 
 
 class _Recalled(torch.autograd.Function):
-    """Returns y, and computes the gradient of relu(layer(x)). conv: stride and padding of a convolution, or None for a
-    linear layer.
-    """
+    """Autograd function of `recall`. `conv`: stride and padding of a convolution, or None for a linear layer."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, y: Tensor, conv: tuple[Any, Any] | None) -> Tensor:
@@ -535,6 +519,6 @@ def mlp(*sizes: int) -> nn.Sequential:
 
 
 def frozen(module: nn.Module) -> Callable[..., Any]:
-    """Return the module as a function with constant weights, so that only the inputs get gradients."""
+    """Return a function that calls the module with constant weights. Only the inputs get gradients."""
     weights = {name: x.detach() for name, x in module.named_parameters()}
     return lambda *inputs: torch.func.functional_call(module, weights, inputs)

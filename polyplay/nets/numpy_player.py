@@ -1,9 +1,8 @@
-"""Acting with small networks without torch. NumPy computes the same function from the same weights in memory.
+"""Act with small networks without torch: NumPy computes the outputs from the network's weights.
 
-For two layers of 64 units and a few lanes (parallel environments), torch's calls take ten times as long as the
-arithmetic. `fast_player` supports networks of fully connected layers, with or without an LSTM or a GRU, if all parts
-have known types. Given the same noise, its players return what the network's `act` returns, except for rounding,
-because sums are added in another order.
+For two layers of 64 units and a few lanes (parallel environments), torch spends ten times as long on calls as on the
+arithmetic. `fast_player` supports fully connected networks, with or without an LSTM or a GRU. With the same noise,
+NumPy's outputs equal those of the network's `act` up to rounding.
 """
 
 from __future__ import annotations
@@ -36,14 +35,13 @@ Choose = Callable[[np.ndarray, np.ndarray | None], tuple[np.ndarray, np.ndarray]
 
 
 class ArrayPlayer(Player):
-    """A player whose `act` takes and returns NumPy arrays. Its recurrent states are tensors."""
+    """A player whose `act` takes and returns NumPy arrays. Recurrent states stay tensors."""
 
 
 def fast_player(policy: Player) -> ArrayPlayer | None:
-    """Make a player that acts like this network, with the same weights in memory. Return None if the network isn't
-    supported.
+    """Return a player that acts like `policy`, or None if the network has an unsupported layer.
 
-    The weights must stay in place. So first bind the network to FlatParams (weights.params).
+    The player shares the policy's weights. FlatParams (weights.params) moves weights, so create it before this call.
     """
     make = PLAYERS.get(type(policy))
     if make is None or not _is_plain(cast("Policy", policy)):
@@ -55,11 +53,11 @@ def fast_player(policy: Player) -> ArrayPlayer | None:
 
 
 class _Unknown(Exception):
-    """Raised if a part of the network has an unsupported type."""
+    """Raised if a layer or head of the network has an unsupported type."""
 
 
 def _is_plain(policy: Policy) -> bool:
-    """Tell whether weights and computation are float32 on the CPU, and all features go through the core."""
+    """Tell whether the policy computes in float32 on the CPU and has no features of units (Torso.unit_features)."""
     own = all(x.device.type == "cpu" and x.dtype == torch.float32 for x in policy.parameters())
     return own and not (policy.bf16 or (isinstance(policy, TorsoPolicy) and policy.units))
 
@@ -75,17 +73,15 @@ FLOAT = np.dtype(np.float32)
 
 @compiled
 def _add(x: np.ndarray, bias: np.ndarray, cut: bool) -> None:
-    """Add bias [n] to rows x [B, n] in place. cut: then replace negative numbers by 0 (ReLU), but keep NaN."""
+    """Add the bias [n] to each row of x [B, n], in place. If `cut` is true, apply ReLU."""
     for row in range(len(x)):
         for i in range(len(bias)):
             y = x[row, i] + bias[i]
-            x[row, i] = ZERO if cut and y <= ZERO else y
+            x[row, i] = ZERO if cut and y <= ZERO else y  # NaN stays NaN
 
 
 def _dense(layer: nn.Module, activation: nn.Module | None) -> Layer:
-    """Return a function that computes the layer x·Wᵀ + b and its activation. Raises _Unknown if `layer` is not a
-    Linear.
-    """
+    """Return a function that computes a Linear layer and its activation. Raises _Unknown for another type of layer."""
     if type(layer) not in (Linear, nn.Linear):
         raise _Unknown
     layer = cast("nn.Linear", layer)
@@ -94,7 +90,7 @@ def _dense(layer: nn.Module, activation: nn.Module | None) -> Layer:
 
 
 def _matrix(weight: Tensor, bias: np.ndarray, activation: nn.Module | None) -> Layer:
-    """Return a function of arrays that computes the layer x·W + b, with W [n, m], and its activation."""
+    """Return a function that computes x·W + b, with W [n, m], and then the activation."""
     wide, turned, size = weight.detach(), weight.detach().numpy(), weight.numel()
     least, most = 1 + (size > VECTOR), (VECTOR if weight.shape[1] == 1 else PRODUCT) // size  # rows in NumPy
     cut, curved = type(activation) is nn.ReLU, type(activation) is nn.Tanh
@@ -123,7 +119,6 @@ def _through(layers: list[Layer], x: np.ndarray) -> np.ndarray:
 
 
 def _known(torso: Any) -> MLP:
-    """Return the torso if it is an MLP. Raises _Unknown if it is not."""
     if type(torso) is not MLP:
         raise _Unknown
     return torso
@@ -138,9 +133,7 @@ def _array(x: Tensor) -> np.ndarray:
 
 
 def _read(torso: MLP, inputs: Any) -> Read:
-    """Make the function that flattens the torso's observations. Raises _Unknown if observations are preprocessed in
-    another way than by Normalize.
-    """
+    """Return a function that flattens and normalizes observations. Raises _Unknown if `inputs` is unsupported."""
     if inputs is not None and (type(inputs) is not Normalize or any(inputs.sets)):
         raise _Unknown
     moments = {} if inputs is None else dict(zip(inputs.paths, inputs.moments, strict=True))
@@ -234,9 +227,9 @@ CELLS: dict[type[nn.Module], Callable[..., tuple[np.ndarray, ...]]] = {LSTMCell:
 
 
 class _Behind:
-    """The part of a network after the torso: adds the previous action and reward, and computes the core.
+    """Computes the layers between torso and heads: appends the previous action and reward, and applies the core.
 
-    Raises _Unknown if this part is not supported.
+    Raises _Unknown if the network is not supported.
     """
 
     def __init__(self, policy: TorsoPolicy):
@@ -281,9 +274,9 @@ GUARDS = {"none": 0, "plus": 1, "max": 2}  # codes of action_heads' guards of lo
 
 @compiled
 def _choose(params: np.ndarray, noise: np.ndarray, guard: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return actions int64 [N] and their log-probabilities float32 [N], from logits [N, n]. With noise [N, 1], draw by
-    the inverse cumulative distribution. If a logit is NaN, take the last action. With empty noise [0, 1], take the
-    greatest logit.
+    """Choose actions, int64 [N], from logits [N, n]. Also return their log-probabilities, float32 [N].
+
+    With uniform noise [N, 1], draw the actions. Without noise (an array [0, 1]), choose the most probable ones.
     """
     rows, n = params.shape
     action, logp, weight = np.zeros(rows, np.int64), np.empty(rows, np.float32), np.empty(n, np.float32)
@@ -343,10 +336,9 @@ def _gaussian(head: Gaussian) -> Choose:
     span = np.where(half > 0, half, ONE)
 
     def choose(params: np.ndarray, noise: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
-        """Return actions and their log-probabilities. The latter are computed from the rounded actions."""
         inner = params if noise is None else params + np.exp(log_std) * _normal(noise)
         action = inner if middle is None else middle + half * inner
-        inner = action if middle is None else (action - middle) / span
+        inner = action if middle is None else (action - middle) / span  # of the rounded action
         z = (inner - params) * np.exp(-log_std)
         logp = np.add.reduce(-HALF * z * z - log_std - HALF_LOG_TAU, 1)
         return action.reshape(len(params), *shape), logp
@@ -372,9 +364,9 @@ class _NetworkPlayer(ArrayPlayer):
         self.torso = list[Layer]()
         self.behind = _Behind(policy) if policy.previous or policy.core is not None else None
 
-    @np.errstate(all="ignore")
+    @np.errstate(all="ignore")  # no warnings about NaN: the learner stops at NaN
     def act(self, step: Batch, state: Batch) -> tuple[Batch, Batch]:
-        """See Policy.act. NaN causes no warning here, because the learner stops at NaN."""
+        """See Policy.act."""
         x, after = _through(self.torso, self.read(step["obs"])), Batch()
         if self.behind is not None:
             x, after = self.behind(x, step, state)
@@ -385,7 +377,7 @@ class _NetworkPlayer(ArrayPlayer):
 
     @abstractmethod
     def outputs(self, x: np.ndarray, step: Batch) -> Batch:
-        """Return the network's outputs in rows [B]. x [B, n]: the input of the heads."""
+        """Return the network's outputs for B lanes, from the heads' input x [B, n]."""
 
     def spec(self) -> Spec:
         return self.policy.spec()
@@ -503,7 +495,7 @@ class _DeterministicPlayer(_NetworkPlayer):
 
 
 class _CriticsPlayer(ArrayPlayer):
-    """Player for the networks of SAC and TD3. It computes only the actor."""
+    """Player for the networks of SAC and TD3. Acting needs only the actor, so the critics are not computed."""
 
     def __init__(self, policy: CriticsNetwork):
         trunk, head, space = cast("Flat", policy.trunk), cast("Any", policy.box), policy.actions.space
@@ -531,7 +523,7 @@ class _CriticsPlayer(ArrayPlayer):
         return {"action": action.reshape(len(raw), *self.shape)}, {}
 
     def _drawn(self, raw: np.ndarray, noise: np.ndarray | None) -> np.ndarray:
-        """Return the input of tanh: the mean, or, if noise is given, a normal draw."""
+        """Draw from the actor's normal distribution, before tanh. Without noise, return the mean."""
         mean, log_std = raw[:, : self.size], raw[:, self.size :]
         if noise is None:
             return mean

@@ -1,10 +1,13 @@
-"""Export of a policy as an ONNX file, which other programs can run without Polyplay. The file computes one step with
-the most probable action, for any number of lanes (parallel environments). Normalizers and core are included.
+"""Export of a policy as an ONNX file, which other programs can run without Polyplay.
 
-Inputs: `obs` (or `obs/KEY`), and those of `first`, `reward`, `events`, `mask`, `state/NAME` that the network uses.
-    Outputs: `action`, `value` if the policy has one value, and `next/NAME`, to be passed as `state/NAME` in the next
-    step. The first state is zeros. The file is compared with torch before it is written. The metadata entry `polyplay`
-    describes the file in JSON.
+The exported graph computes one step: it chooses the most probable actions for any number of lanes (parallel
+environments). The graph includes input normalization and the recurrent core. Before the file is written, the graph's
+outputs are compared with torch's.
+
+Inputs: `obs` (or `obs/KEY` for each key of a dict), and `first`, `reward`, `events`, `mask` and `state/NAME` if the
+    network uses them. In the first step, every `state/NAME` is zeros.
+Outputs: `action`, `value` if the policy has one value, and `next/NAME`, which is `state/NAME` in the next step.
+Metadata: `polyplay`, a description of the file in JSON.
 """
 
 from __future__ import annotations
@@ -44,7 +47,7 @@ SAME = 0.9  # least allowed share of equal discrete actions: of two equally prob
 
 
 class ExportedStep(nn.Module):
-    """Computes one step of `policy.act` without noise. It takes and returns tensors that are not nested."""
+    """Computes one step of `policy.act` without noise. Inputs and outputs are tensors, not dicts."""
 
     def __init__(self, policy: Policy, names: list[str], units: ValueUnits):
         super().__init__()
@@ -64,7 +67,7 @@ def _outputs(policy: Policy, units: ValueUnits, step: Batch, state: Batch) -> Ba
 
 
 def check_export(file: Path) -> None:
-    """Raise UserError if a package for the export, or the directory of `file`, is missing."""
+    """Raise UserError if a package for the export is not installed, or if the directory for `file` does not exist."""
     missing = [name for name in ("onnx", "onnxscript") if importlib.util.find_spec(name) is None]
     if missing:
         raise UserError(f"--onnx: needs the package {' and '.join(missing)}; `{install_command('onnx')}`")
@@ -75,9 +78,10 @@ def check_export(file: Path) -> None:
 def export_onnx(
     policy: Policy, spec: EnvSpec, file: Path, about: Mapping[str, object], units: ValueUnits = ValueUnits()
 ) -> dict[str, Any]:
-    """Write the policy to the ONNX file `file`. Return a report of the file's contents and of the largest difference
-    from torch. units: units of the policy's values. The file's values are in the environment's units. Raises UserError
-    if the policy cannot be exported. Then no file was written.
+    """Write the policy to the ONNX file `file`. Return a report of the file's contents and its difference from torch.
+
+    Raises UserError if the policy cannot be exported. In this case, no file is written.
+    `units`: units of the policy's values. The file's values are in the units of the environment's rewards.
     """
     if isinstance(policy, actor_critic.ActorCritic) and isinstance(policy.core, recurrent.Temporal):
         why = "this policy has --core temporal, whose slow clock runs in some lanes only, which no fixed graph allows"
@@ -106,7 +110,7 @@ def export_onnx(
 
 
 def exported_inputs(policy: Policy, spec: EnvSpec) -> dict[str, Field]:
-    """Return the fields that a policy may use in a step. Their keys are the names of the file's inputs."""
+    """Return {name: field} of all inputs that the ONNX file may have."""
     inputs: dict[str, Spec] = {"obs": spec.obs}
     if spec.mask is not None:
         inputs["mask"] = spec.mask
@@ -120,9 +124,7 @@ def exported_inputs(policy: Policy, spec: EnvSpec) -> dict[str, Field]:
 
 
 def _graph(policy: Policy, fields: dict[str, Field], units: ValueUnits) -> tuple[onnx.ModelProto, dict[str, Field]]:
-    """Return the ONNX model for any number of lanes, and its outputs' fields. Raises UserError if torch cannot export
-    it.
-    """
+    """Return the ONNX model and the fields of its outputs. Raises UserError if torch cannot export the network."""
     step = ExportedStep(copy.deepcopy(policy), list(fields), units).eval()
     values = tuple(torch.from_numpy(x) for x in tree.zeros(fields, (3,)).values())
     nested = tree.nest(dict(zip(fields, values, strict=True)))
@@ -145,9 +147,7 @@ def _graph(policy: Policy, fields: dict[str, Field], units: ValueUnits) -> tuple
 
 @contextlib.contextmanager
 def _plain(net: nn.Module) -> Iterator[None]:
-    """Turn off padding to whole tiles within this context. It matters only to torch on a CPU, and would fix the number
-    of lanes.
-    """
+    """Turn off the padding of batches in this context. Padding would fix the number of lanes in the graph."""
     for layer in net.modules():
         if isinstance(layer, Linear):
             layer.exact = False
@@ -171,8 +171,9 @@ def _shapes(fields: Mapping[str, Field]) -> dict[str, Any]:
 def compare_outputs(
     policy: Policy, spec: EnvSpec, data: bytes, lanes: tuple[int, ...], units: ValueUnits = ValueUnits()
 ) -> tuple[float, float]:
-    """Compare the policy's outputs with those of the ONNX file's bytes `data`, in random steps. The file is run by
-    onnx's reference evaluator. Return (largest difference of a real number, share of whole numbers that are equal).
+    """Run the ONNX file's bytes `data` in random steps with onnx's reference evaluator, and compare with the policy.
+
+    Return the largest difference of floating-point outputs, and the fraction of integer outputs that are equal.
     """
     from onnx.reference import ReferenceEvaluator
 
@@ -199,7 +200,7 @@ def compare_outputs(
 
 
 def _random(spec: EnvSpec, lanes: int, rng: np.random.Generator) -> Batch:
-    """Draw random observations, and masks in which the first action is legal."""
+    """Draw random observations, event counts and masks. In every mask, the first action is legal."""
     drawn = {path: _draw(f, spec.classes.get(path), lanes, rng) for path, f in tree.leaves(spec.obs)}
     step: Batch = {"obs": tree.nest(drawn)}
     if spec.mask is not None:

@@ -1,6 +1,6 @@
 """Base classes of networks, torsos and players, and running statistics that normalize inputs, returns and values.
 
-Users inherit `Policy` for a whole network, or `Torso` for its first part. Acting uses only the methods of `Player`.
+Inherit `Policy` to write a whole network, or `Torso` to write only its first part.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from polyplay.nets.layers import Axis, AxisSegment, Linear, Tape, TensorAxes, ax
 class Player:
     """Chooses actions in B lanes (parallel environments). A player is a Policy, a bot or a tree search.
 
-    Players without a network inherit these defaults.
+    The methods other than `act` have defaults for players without a network.
     """
 
     noise: int = 0  # number of uniform numbers in (0, 1) that `act` takes per lane and step
@@ -34,13 +34,11 @@ class Player:
         """See Policy.act."""
 
     def spec(self) -> Spec:
-        """Return the fields of `act`'s outputs for one lane. If this is {}, the rows of this player are not stored."""
+        """Return the fields of `act`'s outputs for one lane. If the dict is empty, the steps are not stored."""
         return {}
 
     def state_spec(self) -> Spec:
-        """Return the fields of one lane's state between rows, such as a recurrent state. {} means that there is no
-        state.
-        """
+        """Return the fields of one lane's state between steps, such as a recurrent state, or {} without a state."""
         return {}
 
     def initial(self, lanes: int) -> Batch:
@@ -48,24 +46,23 @@ class Player:
         return {}
 
     def reward_scale(self) -> float | Tensor:
-        """Return the factor by which losses multiply rewards, a number or a tensor []. It is 1 unless the network
-        tracks the size of returns.
-        """
+        """Return the factor for rewards in losses: a float or a tensor []. The default is 1."""
         return 1.0
 
     def cache_weights(self) -> None:
-        """Copy the large weights to bfloat16 and act with these copies, if the network computes in bfloat16. The caller
-        repeats this call whenever the weights have changed. Without copies, every pass converts the weights.
+        """Store bfloat16 copies of the large weights for acting, if the network computes in bfloat16.
+
+        Call this method whenever the weights have changed. Without copies, `act` converts the weights in each call.
         """
 
 
 class Policy(nn.Module, Player):
-    """A network that acts in B lanes (parallel environments) and evaluates rollouts of T+1 rows (steps) of these lanes.
+    """A network that acts in B lanes (parallel environments) and evaluates their rollouts of T+1 rows (steps).
 
-    Acting and evaluating compute the same function of the weights. Your own network inherits this class and defines
-    `spec`, `act` and `unroll`. If it has a memory, it also defines `state_spec` and `initial`. The same weights, rows
-    and noise must give the same outputs, so draw nothing from torch's generator. If a network by `module:callable` has
-    wrong shapes or types, a UserError is raised at the start (nets.factory).
+    To write your own network, inherit this class and define `spec`, `act` and `unroll`. A recurrent network also
+    defines `state_spec` and `initial`. `act` and `unroll` must compute the same function of the weights. The outputs
+    must depend only on weights, inputs and noise, so do not use torch's random generator. If a network given as
+    `module:callable` has wrong shapes or types, the run raises UserError at its start.
     """
 
     bf16: bool | None = None  # whether the torso computes in bfloat16; None: the user cannot choose the precision
@@ -75,61 +72,57 @@ class Policy(nn.Module, Player):
     settles: bool = False  # whether `settle` changes weights
 
     def spec(self) -> Spec:
-        """Return the fields of `act`'s outputs per lane: "action" in the environment's form, and inputs of losses."""
+        """Return the fields of `act`'s outputs for one lane: "action", as the environment takes it, and loss inputs."""
         raise NotImplementedError
 
     def act(self, step: Batch, state: Batch) -> tuple[Batch, Batch]:
-        """Choose actions in one row (one step) of B lanes. The caller turns gradients off.
+        """Choose actions for one step of B lanes. The caller turns gradients off.
 
-        step: dict of the row's data, with these entries:
-            obs: observations [B, …].
-            reward: float32 [B], the reward that came with obs.
-            first: bool [B], true where an episode begins.
-            mask: bool, the legal actions, if the environment has masks.
-            events: float32 [B, E], if the environment counts events.
-            noise: float32 [B, noise], uniform numbers. Without noise, actions are the most probable ones.
-            epsilon: float32 [B], if the system explores by epsilon.
-        state: [B, …] as in `state_spec`. The state counts as zero where `first` is true.
+        `step`: dict with these entries:
+            `obs`: observations [B, …].
+            `reward`: float32 [B], the reward that came with `obs`.
+            `first`: bool [B], true where an episode begins.
+            `mask`: bool, the legal actions, if the environment has masks.
+            `events`: float32 [B, E], if the environment counts events.
+            `noise`: float32 [B, noise], uniform numbers. Without noise, the most probable actions are chosen.
+            `epsilon`: float32 [B], if the system explores by epsilon.
+        `state`: the state before the step, as in `state_spec`. Treat it as zero where `first` is true.
 
-        Returns the outputs [B, …] that `spec` lists, and the state after the row.
+        Returns the outputs [B, …] that `spec` lists, and the state after the step.
         """
         raise NotImplementedError
 
     def unroll(self, batch: Batch, state: Batch) -> Batch:
-        """Compute what losses need from rows, with gradient, by the present weights.
+        """Compute the inputs of the loss for a rollout, with gradients.
 
-        batch: rows [T+1, B, …] as in docs/concepts/rows.md, with the actions taken. state: the state before row 0, [B,
-            …].
-        Returns outputs [T+1, B]. Losses of actor-critic methods need float32 logp, the policy's entropy, and value.
+        `batch`: rows [T+1, B, …], with the actions taken (docs/concepts/rows.md).
+        `state`: the state before the first row, [B, …].
+        Returns outputs [T+1, B]. Actor-critic losses need "logp", "entropy" and "value" in float32.
         """
         raise NotImplementedError
 
     def observe(self, batch: Batch) -> None:
-        """Update running statistics from rows [T+1, B, …] of acting. These statistics are floating buffers of the
-        network.
-        """
+        """Update running statistics from a rollout, [T+1, B, …]. The statistics must be floating-point buffers."""
 
     def observe_targets(self, target: Tensor, batch: Batch) -> None:
-        """Update running statistics from the targets of the values, [T, B]. batch: rows of the targets, [T+1, B]."""
+        """Update running statistics from the targets of the values, [T, B]. batch: the rollout, [T+1, B]."""
 
     def settle(self) -> None:
         """After an update, rescale weights to the new statistics, so that the outputs stay the same."""
 
     def rewarded(self, rows: Batch) -> Batch:
-        """Return the rows with the reward that the policy computes from events. If it computes none, return the rows
-        unchanged.
-        """
+        """Return the rows of a rollout. If the policy computes rewards from events, these replace the rows' rewards."""
         return rows
 
 
 class PolicyFactory:
-    """Makes a policy. Every call makes the same modules.
+    """Makes a policy.
 
-    Workers get the pickled factory, and make the policy themselves. They never get weights in this way.
+    Workers receive the pickled factory and call it to make their policy. Every call makes the same modules.
     """
 
     def __call__(self) -> Policy:
-        """Make a policy on the CPU, with weights from torch's global generator."""
+        """Make a policy on the CPU. Initial weights are drawn from torch's global generator."""
         raise NotImplementedError
 
     @property
@@ -144,14 +137,14 @@ class PolicyFactory:
 
     @property
     def scales_actions(self) -> bool:
-        """Whether the policy maps −1 … 1 to the bounds of real actions."""
+        """Whether the policy scales continuous actions from −1 … 1 to the bounds of the action space."""
         return True
 
 
 class Torso(nn.Module):
-    """First part of a network, before core and heads. It computes features of observations.
+    """First part of a network, before core and heads, which computes features of observations.
 
-    Your own torso inherits this class, sets `features` and defines `forward`. Everything else has defaults.
+    Your own torso inherits this class, sets `features` and defines `forward`. The other attributes have defaults.
     """
 
     features: int = 0  # number of features that `forward` returns per row
@@ -165,16 +158,19 @@ class Torso(nn.Module):
     tiled: bool = False  # whether all layers are Linear, so that rows of zeros may be added
 
     def forward(self, obs: Tree) -> Tensor:
-        """Return features float32 [N, features] of observations [N, …], which are a tensor or a dict of tensors."""
+        """Return features, float32 [N, features]. obs: observations [N, …], a tensor or a dict of tensors."""
         raise NotImplementedError
 
     def recall(self, obs: Tree, tape: Tape) -> Tensor:
-        """Return forward(obs), with gradients, from outputs that `forward` recorded on the tape with these weights."""
+        """Return `forward(obs)` with gradients, from the layers' outputs that `forward` stored in `tape`.
+
+        The weights must not have changed since then.
+        """
         raise NotImplementedError
 
     @property
     def core_features(self) -> int:
-        """Number of features, without those that describe units."""
+        """Number of features that the core takes: all features except those of units (`unit_features`)."""
         return self.features - self.unit_features
 
 
@@ -196,9 +192,9 @@ BOUND = 10.0  # default bound of normalized numbers
 class RunningMoments(nn.Module):
     """Running mean and variance of rows [n, *shape] in float64, updated batch by batch (Chan et al. 1979).
 
-    `second` is the second moment about `origin`, which is the mean of the first batch. All replicas share `origin`.
-    With separate origins, the average of `second` would lack the variance between replicas. The first batch counts as
-    one row.
+    `origin`: mean of the first batch, the same for all replicas.
+    `second`: mean of (x − origin)², which can be averaged over replicas.
+    `count`: number of rows so far. The first batch counts as one row.
     """
 
     mean: Tensor
@@ -222,14 +218,14 @@ class RunningMoments(nn.Module):
         return (self.second - (self.mean - self.origin).square()).clamp_min(0.0)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return (x − mean)/deviation as float32, within ±bound. The deviation is 1 until the second batch."""
+        """Return (x − mean) / deviation as float32, clipped to ±bound. After only one batch, the deviation is 1."""
         floor = LEAST * self.mean.square() + TINY  # a constant number becomes 0, not a rounding error
         deviation = torch.where(self.count > 1, (self.variance() + floor).sqrt(), 1.0)
         return ((x.double() - self.mean) / deviation).clamp(-self.bound, self.bound).float()
 
     @torch.no_grad()
     def observe(self, rows: Tensor) -> None:
-        """Update the moments from rows [n, *shape]. Numbers that are not finite count as the mean."""
+        """Update the moments from rows [n, *shape]. NaN and infinite numbers count as the mean."""
         known, x = float(self.count), torch.where(rows.isfinite(), rows.double(), self.mean).clamp(-LARGEST, LARGEST)
         weight = len(rows) / (known + len(rows))
         if known:
@@ -246,11 +242,11 @@ def is_pixels(field: Field) -> bool:
 
 
 class Normalize(nn.Module):
-    """Normalizes each number of observations to mean 0 and deviation 1.
+    """Normalizes each number of the observations to mean 0 and standard deviation 1.
 
-    Images of bytes, and leaves in `classes`, pass unchanged.
-    sets: paths of leaves [units, numbers] whose first number says whether a unit is present. This number passes
-        unchanged. The other numbers have the same moments for all units, learned from present units only.
+    Images of bytes pass unchanged, and so do discrete observations (`classes`: their paths).
+    `sets`: paths of observations [units, numbers]. A unit's first number says whether the unit is present, and passes
+        unchanged. The moments of the other numbers are those of all present units together.
     """
 
     def __init__(self, obs: Spec, sets: Sequence[str] = (), bound: float = BOUND, classes: Collection[str] = ()):
@@ -273,9 +269,7 @@ class Normalize(nn.Module):
         return tree.nest(flat)
 
     def observe(self, obs: Tree) -> None:
-        """Update the moments from rows [T+1, B, ...]. The last row is left out, because it counts as the next rollout's
-        first row.
-        """
+        """Update the moments from rows [T+1, B, ...], except the last row, which the next rollout contains too."""
         flat = dict(tree.leaves(obs))
         for path, one, moments in zip(self.paths, self.sets, self.moments, strict=True):
             rows = flat[path][:-1].flatten(0, 1)
@@ -286,9 +280,7 @@ class Normalize(nn.Module):
 
 @compiled
 def _discounted(reward: np.ndarray, goes_on: np.ndarray, gamma: np.float32) -> np.ndarray:
-    """Return discounted sums G_t = r_t + γ·G_{t-1}, float32 [T, B]. G is 0 before row 0, and G_t is 0 where `goes_on`
-    is False.
-    """
+    """Return discounted sums G_t = r_t + γ·G_{t-1}, float32 [T, B]. Where `goes_on` is False, G_t is 0."""
     sums = np.zeros_like(reward)
     for b in range(reward.shape[1]):
         before = np.float32(0.0)
@@ -299,12 +291,10 @@ def _discounted(reward: np.ndarray, goes_on: np.ndarray, gamma: np.float32) -> n
 
 
 class ReturnScale(nn.Module):
-    """Tracks the size of discounted returns G, so that losses can divide rewards by it. The size is the root of the
-    running mean of G².
+    """Tracks the root mean square of discounted returns G, so that losses can divide rewards by it.
 
-    G_t = r_t + γ·G_{t-1} is summed forward in a rollout. G is 0 before row 1 and in every first row of an episode, so
-    short rollouts have short sums. Unlike in Gymnasium's NormalizeReward, the mean of G is not subtracted, because a
-    constant reward also has a size.
+    G_t = r_t + γ·G_{t-1} starts at 0 in every rollout and in every episode. Gymnasium's NormalizeReward divides by the
+    standard deviation of G instead.
     """
 
     total: Tensor
@@ -317,12 +307,12 @@ class ReturnScale(nn.Module):
         self.register_buffer("count", torch.zeros(()))
 
     def scale(self) -> Tensor:
-        """Return the factor of rewards [], which is 1/size. It is 1 while all returns are 0."""
+        """Return the factor for rewards, a tensor []: 1 / (root mean square of G), or 1 while all returns are 0."""
         return torch.where(self.total > 0, (self.count / self.total.clamp_min(1e-30)).sqrt(), 1.0)
 
     @torch.no_grad()
     def observe(self, reward: Tensor, first: Tensor) -> None:
-        """Update the size from rewards and first flags [T+1, B]."""
+        """Update the root mean square from the rewards and from the flags `first`, [T+1, B] each."""
         goes_on = ~first[1:].cpu()
         sums = torch.from_numpy(_discounted(reward[1:].cpu().numpy(), goes_on.numpy(), np.float32(self.gamma)))
         square = sums.square()
@@ -346,7 +336,7 @@ LOWEST, HIGHEST = 1e-4, 1e6  # bounds of σ
 
 
 def task_axis(tasks: tuple[str, ...], what: str = "value") -> Axis:
-    """Make an axis with one segment per task, named by the task."""
+    """Return an axis for `tasks`: a segment of length 1 for each task."""
     if not tasks:
         return axis(what, 1, fixed=True)
     return tuple(AxisSegment(f"{what} of {task}", (1,), part=f"task {task}") for task in tasks)
@@ -355,7 +345,7 @@ def task_axis(tasks: tuple[str, ...], what: str = "value") -> Axis:
 class TaskValues(nn.Module):
     """Selects each row's value among the outputs of a value head, which has one output per task.
 
-    tasks: names of the tasks. If this is (), there is a single output.
+    tasks: names of the tasks, or () for a single output.
     """
 
     def __init__(self, tasks: tuple[str, ...]):
@@ -363,13 +353,13 @@ class TaskValues(nn.Module):
         self.tasks = tasks
 
     def forward(self, outputs: Tensor, task: Tensor | None) -> Tensor:
-        """Return values [N] of outputs [N, tasks]. task: int64 [N], each row's task, or None for the first task."""
+        """Select values [N] from outputs [N, tasks]. task: each row's task number, int64 [N]. None: the first task."""
         if task is None or outputs.shape[1] == 1:
             return outputs[:, 0]
         return outputs.gather(1, task[:, None]).squeeze(1)
 
     def scale_of(self, task: Tensor | None, like: Tensor) -> Tensor | None:
-        """Return σ, the unit of each row's value, in the shape of `like`. Return None if values are not normalized."""
+        """Return PopArt's σ for each row, in the shape of `like`. Return None if values are not normalized."""
         return None
 
     def observe(self, target: Tensor, task: Tensor | None, valid: Tensor) -> None:
@@ -380,14 +370,13 @@ class TaskValues(nn.Module):
 
 
 class PopArt(TaskValues):
-    """Values normalized by running statistics of their targets, one set of statistics per task.
+    """Values that are normalized by running statistics of their targets, separately for each task.
 
-    A replica without rows of a task keeps the task's statistics, so the average moves less. Buffers, each [tasks]:
-    mean: μ, the running mean of targets.
-    second: the targets' running second moment about `origin`.
-    origin: the mean before the last update. Because of it, float32 keeps deviations far smaller than the mean, and
-        replicas can average their statistics.
-    shift, scale: the μ and σ that the head's weights assume. `settle` updates them.
+    Buffers, [tasks] each:
+    `mean`: μ, the running mean of the targets.
+    `origin`: the mean before the last update.
+    `second`: the running mean of (target − origin)². Float32 is precise enough, because differences are small.
+    `shift`, `scale`: μ and σ for which the head's weights were last rescaled.
     """
 
     mean: Tensor
@@ -409,7 +398,7 @@ class PopArt(TaskValues):
         return (self.second - (self.mean - self.origin).square()).clamp_min(0.0)
 
     def forward(self, outputs: Tensor, task: Tensor | None) -> Tensor:
-        """See TaskValues.forward. The result is not normalized: it is σ·n + μ."""
+        """See TaskValues.forward. The head's outputs n are converted to values σ·n + μ."""
         number = outputs.new_zeros(outputs.shape[0], dtype=torch.int64) if task is None else task
         return super().forward(outputs, task) * self.scale[number] + self.shift[number]
 
@@ -419,10 +408,10 @@ class PopArt(TaskValues):
 
     @torch.no_grad()
     def observe(self, target: Tensor, task: Tensor | None, valid: Tensor) -> None:
-        """Update the statistics μ and ν from valid targets G [T, B] of tasks int64 [T, B].
+        """Update the running statistics from the targets G [T, B] where `valid` is True. task: int64 [T, B].
 
-        μ ← (1 − β)·μ + β·E[G], ν ← (1 − β)·ν + β·E[G²] (Hessel et al. 2019, equation 4). Here, E is the mean over a
-        task's rows, and ν is about the old μ. Statistics of tasks without a row stay as they are.
+        μ ← (1 − β)·μ + β·E[G], ν ← (1 − β)·ν + β·E[G²] (Hessel et al. 2019, equation 4). E is the mean over the rows of
+        a task. The second moment ν is about the old μ. A task without rows keeps its statistics.
         """
         n = len(self.mean)
         number = torch.zeros_like(valid, dtype=torch.int64) if task is None else task
@@ -438,8 +427,9 @@ class PopArt(TaskValues):
 
     @torch.no_grad()
     def settle(self, head: Linear) -> None:
-        """Rescale the head's weights, so that values stay the same (van Hasselt et al. 2016, prop. 1). w ← w·σ_old/σ, b
-        ← (σ_old·b + μ_old − μ)/σ.
+        """Rescale the head's weights so that the values stay the same (van Hasselt et al. 2016, proposition 1).
+
+        w ← w·σ_old/σ, b ← (σ_old·b + μ_old − μ)/σ
         """
         deviation = self.variance().sqrt().clamp(LOWEST, HIGHEST)
         head.weight.mul_((self.scale / deviation)[:, None])

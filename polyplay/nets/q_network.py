@@ -1,10 +1,9 @@
-"""Networks of action values: QNetwork for Q-learning, and DPGNetwork for real actions, with their heads.
+"""Networks of action values: QNetwork for Q-learning, and DPGNetwork for continuous actions.
 
-Acting loops use both like any other policy. In QNetwork, a torso (first part of a network) computes features of
-observations. An optional core and a head follow. The head maps features to q [N, A], or to logits [N, A, K] over K
-atoms.
+A QNetwork consists of a torso, which computes features of observations, an optional core, and a head. The head returns
+Q-values [N, A], or logits [N, A, K] of K atoms.
 
-Shapes are as in TorsoPolicy. In the same batches, `act` and `unroll` give bitwise the same values.
+Shapes are as in TorsoPolicy. For the same batch, `act` and `unroll` give bitwise equal values.
 """
 
 from __future__ import annotations
@@ -48,14 +47,10 @@ _A, _B, _C = (x - (1 << 64) for x in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x
 
 
 class Noisy(nn.Module):
-    """Noisy linear layer: y = W·x + b + ε_out ⊙ (S·(ε_in ⊙ x) + s), with learned scales S and s of the noise.
+    """Noisy linear layer: y = W·x + b + ε_out ⊙ (S·(ε_in ⊙ x) + s).
 
-    The factorized noise ε is separate for every row or shared by all rows. W and b start as in `initialize`, S and s at
-    σ₀/√inputs. ε = sgn(z)·√|z| for standard normal z. In variant "zoo" (dqn_zoo), z is cut off beyond ±2. bias: whether
-    b exists. s always exists.
-
-    With separate noise, the formula is computed as it stands, without a noisy matrix for each row. If many rows share
-    the noise, the matrix W + S ⊙ ε_out·ε_inᵀ is made, so that one product replaces two, forward and backward.
+    The scales S and s of the noise are learned. They start at `sigma`/√inputs. The noise ε = sgn(z)·√|z|, for standard
+    normal z, is drawn once for all rows or separately for each row. bias: whether the layer has b.
     """
 
     def __init__(self, inputs: int, outputs: int, sigma: float, bias: bool = True, init: str = "torch"):
@@ -67,8 +62,9 @@ class Noisy(nn.Module):
         self.inputs, self.noise = inputs, inputs + outputs
 
     def forward(self, x: Tensor, noise: Tensor | None = None) -> Tensor:
-        """Return outputs [N, outputs] of x [N, inputs]. noise [N or 1, inputs + outputs]: ε_in and ε_out. None: there
-        is no noise.
+        """Return outputs [N, outputs] for inputs x [N, inputs].
+
+        noise: ε_in and ε_out in one tensor [N, inputs + outputs], where N is 1 if all rows share them. None: no noise.
         """
         if noise is not None and len(noise) == 1 and len(x) >= MANY:
             before, behind = noise[0].split((self.inputs, len(noise[0]) - self.inputs))
@@ -83,15 +79,13 @@ class Noisy(nn.Module):
 
 
 def keys(uniforms: Tensor) -> Tensor:
-    """Make keys of noise, int64 [N], from the last COLUMNS columns of uniform numbers float32 [N, columns]."""
+    """Make a key for the noise of each row, int64 [N], from the last two columns of uniform numbers [N, columns]."""
     high, low = (uniforms[:, -COLUMNS:].double() * 2.0**_BITS).long().unbind(1)
     return (high << _BITS) | low
 
 
 def draw_noise(key: Tensor, n: int, variant: str) -> Tensor:
-    """Return the noise ε float32 [N, n] that belongs to keys int64 [N]. For each number, 16 bits of a hash of the key
-    choose the number's quantile.
-    """
+    """Return noise ε, float32 [N, n], for keys int64 [N]. Equal keys give equal noise."""
     bits = _mix(_mix(key + _A).unsqueeze(1) + _steps(-(-n // 4), key.device)).view(torch.int16)[:, :n]
     table = _table(VARIANTS[variant][0], key.device).expand(len(key), -1)
     return table.gather(1, bits.long().add_(2**15))  # takes a fifth of the time of table[bits]
@@ -99,15 +93,12 @@ def draw_noise(key: Tensor, n: int, variant: str) -> Tensor:
 
 @functools.cache
 def _steps(n: int, device: torch.device) -> Tensor:
-    """Return A·1 … A·n in int64, which wraps around. Traces get these numbers as constants. Compilers assume that
-    indices do not wrap, and would write beyond a loop's end.
-    """
-    with _disable_current_modes():
+    with _disable_current_modes():  # a constant in traced graphs: compilers assume that integers do not wrap
         return torch.arange(1, n + 1, device=device) * _A
 
 
 def _mix(x: Tensor) -> Tensor:
-    """Apply SplitMix64's finalizer, as polyplay.core.numbers does. Arithmetic on int64 wraps."""
+    """Hash int64 numbers by SplitMix64's finalizer, as polyplay.core.numbers does."""
     x = (x ^ _down(x, 30)) * _B
     x = (x ^ _down(x, 27)) * _C
     return x ^ _down(x, 31)
@@ -120,9 +111,7 @@ def _down(x: Tensor, by: int) -> Tensor:
 
 @functools.cache
 def _table(how: str, device: torch.device) -> Tensor:
-    """Return sgn(z)·√|z| float32 [65536], for z in the middles of 65536 equally probable parts of the distribution
-    `how`. Traces get this table as a constant.
-    """
+    """Return sgn(z)·√|z| for 65,536 evenly spaced quantiles z. how: "normal" or "truncated" (z within ±2)."""
     with _disable_current_modes():
         place = (torch.arange(2**16, dtype=torch.float64) + 0.5) / 2**16
         if how == "truncated":
@@ -136,9 +125,7 @@ def _table(how: str, device: torch.device) -> Tensor:
 
 
 def greedy_action(q: Tensor, mask: Tensor | None = None) -> Tensor:
-    """Return the action, int64 [...], with the highest q [..., A]. With `mask` (bool [..., A]), illegal ones are left
-    out.
-    """
+    """Return the legal action, int64 [...], with the highest q [..., A]. mask: bool [..., A], the legal actions."""
     if mask is None:
         return q.argmax(-1)
     if mask.shape != q.shape:
@@ -147,8 +134,10 @@ def greedy_action(q: Tensor, mask: Tensor | None = None) -> Tensor:
 
 
 def take_action(scores: Tensor, action: Tensor) -> Tensor:
-    """Return the scores of the given actions [...], with gradient. The result is [...] for scores [..., A], and [...,
-    K] for scores [..., A, K]. Raises ValueError if the shapes do not fit.
+    """Return the scores of the given actions, with gradient.
+
+    For actions [...] and scores [..., A], the result is [...]. For scores [..., A, K], it is [..., K]. Raises
+    ValueError for other shapes.
     """
     lead = action.shape
     if scores.shape[: len(lead)] != lead or scores.ndim - len(lead) not in (1, 2):
@@ -158,26 +147,26 @@ def take_action(scores: Tensor, action: Tensor) -> Tensor:
 
 
 def support(low: float, high: float, like: Tensor) -> Tensor:
-    """Return the atoms z [K], evenly spaced from `low` to `high`, for the last dimension of `like` [..., K]."""
+    """Return K atoms, evenly spaced from `low` to `high`. like: a tensor [..., K] of the same type and device."""
     return torch.linspace(low, high, like.shape[-1], dtype=like.dtype, device=like.device)
 
 
 def expected_value(logits: Tensor, low: float, high: float) -> Tensor:
-    """Return the means Σ z·p, [...], of distributions over atoms z (evenly spaced values) that have logits [..., K]."""
+    """Return the mean of each distribution over the atoms of `support`. logits: [..., K]. Result: [...]."""
     return (logits.softmax(-1) * support(low, high, logits)).sum(-1)
 
 
 class QHead(nn.Module):
     """Head that computes the values of `actions` actions.
 
-    atoms: number of atoms per action, whose logits are returned. 0: plain values are returned.
-    dueling: two branches give Q = V + A − mean_a A (Wang et al. 2016), atom by atom (Hessel et al. 2018).
-    scale: factor of the gradient to the features (1/√2 in the dueling paper).
-    hidden: width of a hidden layer with ReLU in each branch. 0: no hidden layer.
-    noisy: variant of Noisy that every layer uses, or none.
-    sigma: Noisy's initial σ·√inputs. None: the variant's.
-    bias: biases of the last layer of Q or A: one for "each" action, one "shared" by all actions (tuned double DQN), or
-        "none", as in all last layers of dqn_zoo's Rainbow.
+    `atoms`: number of atoms per action. The head returns the atoms' logits. With atoms=0, it returns Q-values.
+    `dueling`: two branches give Q = V + A − mean_a A (Wang et al. 2016), separately for each atom (Hessel et al. 2018).
+    `scale`: number that multiplies the gradient to the features (1/√2 in the dueling paper).
+    `hidden`: width of a hidden layer with ReLU in each branch, or 0 for no hidden layer.
+    `noisy`: variant of Noisy for all layers, or "none" for Linear layers.
+    `sigma`: `sigma` of the Noisy layers, or None for the variant's default.
+    `bias`: bias of the last layer: "each" (one for each action), "shared" (one for all actions, as in the tuned double
+        DQN), or "none" (as in dqn_zoo's Rainbow).
     """
 
     def __init__(
@@ -216,8 +205,10 @@ class QHead(nn.Module):
         self.noise = sum(self.noises)
 
     def forward(self, x: Tensor, key: Tensor | None = None, bf16: bool = False) -> Tensor:
-        """Return q float32 [N, A] or logits [N, A, K] of x [N, inputs]. key: keys of the noise, int64 [N or 1]. None:
-        there is no noise. bf16: whether hidden layers compute in bfloat16.
+        """Return Q-values, float32 [N, A], or logits [N, A, K], for features x [N, inputs].
+
+        `key`: keys of the noise, int64 [N], or [1] for the same noise in all rows. None: no noise.
+        `bf16`: whether hidden layers compute in bfloat16.
         """
         if self.scale != 1.0 and x.requires_grad:
             x.register_hook(lambda grad: grad * self.scale)
@@ -252,18 +243,17 @@ Choice = tuple[Tensor, Tensor, Tensor]
 
 
 def epsilon_greedy(q: Tensor, mask: Tensor | None, noise: Tensor, epsilon: Tensor | None) -> Choice:
-    """Choose actions by q float32 [B, A]: with probability epsilon a random legal action, else the best one.
+    """Choose a random legal action with probability `epsilon`, else the best legal action.
 
-    mask: legal actions, bool [B, A]. None: all actions are legal.
-    noise: uniform numbers [B, CHANCE or more]. They also break ties at random.
-    epsilon: probabilities [B]. None: 0.
-    Return [B] each: action int64, max_a Q over legal actions, Q of the action.
-
-    On a CPU this is one compiled loop. Thirty torch operations on few numbers would take longer than a small network.
-    If another thread runs, each of them would also wait for the interpreter.
+    `q`: float32 [B, A].
+    `mask`: legal actions, bool [B, A], or None if all actions are legal.
+    `noise`: uniform numbers [B, CHANCE or more]. They also choose among several best actions.
+    `epsilon`: probabilities [B], or None for 0.
+    Returns, [B] each: the action (int64), the highest Q of a legal action, and the Q of the chosen action.
     """
     if q.device.type != "cpu" or tracing():
         return by_torch(q, mask, noise, epsilon)
+    # thirty torch operations would take longer than a small network, and wait for the interpreter's lock
     legal = np.ones(q.shape, np.bool_) if mask is None else mask.contiguous().numpy()
     chance = np.zeros(len(q), np.float32) if epsilon is None else epsilon.contiguous().numpy()
     values = q.detach().contiguous().numpy()
@@ -275,8 +265,9 @@ def epsilon_greedy(q: Tensor, mask: Tensor | None, noise: Tensor, epsilon: Tenso
 def epsilon_greedy_loop(
     q: np.ndarray, legal: np.ndarray, noise: np.ndarray, epsilon: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Compute epsilon_greedy on arrays. NaN counts as the greatest value, as in torch. q: float32 [B, A]. legal: bool
-    [B, A]. noise: float32 [B, 3 or more]. epsilon: float32 [B].
+    """Compute epsilon_greedy on NumPy arrays. As in torch, NaN counts as the greatest value.
+
+    Shapes: q float32 [B, A], legal bool [B, A], noise float32 [B, 3 or more], epsilon float32 [B].
     """
     rows, actions = q.shape
     action, value, chosen = np.empty(rows, np.int64), np.empty(rows, np.float32), np.empty(rows, np.float32)
@@ -298,7 +289,7 @@ def epsilon_greedy_loop(
 
 @inlined
 def _nth_of(among: np.ndarray, u: np.float32) -> int:
-    """Return the index of a True in `among`, bool [A], chosen by the uniform number u. If none is True, return 0."""
+    """Return the index of a random True in `among`, bool [A], or 0 if all are False. u: uniform random number."""
     count = 0
     for marked in among:
         count += marked
@@ -322,7 +313,7 @@ def by_torch(q: Tensor, mask: Tensor | None, noise: Tensor, epsilon: Tensor | No
 
 
 def random_choice(among: Tensor, u: Tensor) -> Tensor:
-    """Return the index int64 [N] of a random True in each row of bool [N, A], by uniform u [N]; 0 if none is True."""
+    """Return the index of a random True in each row of `among`, bool [N, A], or 0 if all are False. u: uniform [N]."""
     count = among.sum(1)
     nth = torch.minimum((u * count).long(), count - 1)
     return (among.cumsum(1) <= nth.unsqueeze(1)).sum(1)
@@ -334,10 +325,10 @@ def random_choice(among: Tensor, u: Tensor) -> Tensor:
 class QNetwork(TorsoPolicy):
     """Network of Q-learning: computes the values of Discrete actions.
 
-    previous: the core also takes the previous action, and the reward that came with the observation. Without a core,
-        the head takes them. Both are 0 on first rows of episodes.
-    clipped: this reward is clipped to ±1 (not in R2D2).
-    support: values of the lowest and highest atom.
+    `previous`: whether the core (or the head, if there is no core) also takes the previous action and reward. Both are
+        0 in the first row of an episode.
+    `clipped`: whether this reward is clipped to ±1.
+    `support`: values of the lowest and the highest atom.
     """
 
     bf16_core = True
@@ -362,14 +353,13 @@ class QNetwork(TorsoPolicy):
         self.noise = CHANCE + (COLUMNS if head.noise else 0)
 
     def act(self, step: Batch, state: Batch) -> tuple[Batch, Batch]:
-        """Choose actions in one row (one step) of B lanes. The caller turns gradients off.
+        """Choose actions for one step of B lanes. The caller turns gradients off.
 
-        step: obs, reward, first; mask, if it exists; noise [B, noise]; epsilon [B], the probability of a random legal
-            action instead of the best one. Without noise, the weights have no noise either, and the action is the first
-            of the best ones.
+        `step`: obs, reward, first, optionally mask, noise [B, noise] and epsilon [B], the probability of a random legal
+            action. If noise is missing, the best actions are chosen, and the weights have no noise.
 
-        Return {"action", "value", "chosen"}, [B] each, and the state after the row. "value" is max_a Q over legal
-        actions, and "chosen" is Q of the action.
+        Returns {"action", "value", "chosen"}, [B] each, and the state after the step. "value" is the highest Q of a
+        legal action, and "chosen" is the Q of the chosen action.
         """
         noise, epsilon, mask = step.get("noise"), step.get("epsilon"), step.get("mask")
         key = None if noise is None or not self.head.noise else keys(noise)
@@ -389,9 +379,10 @@ class QNetwork(TorsoPolicy):
         return {"action": action, "value": value, "chosen": chosen}, after
 
     def unroll(self, batch: Batch, state: Batch) -> Batch:
-        """Return {"value", "chosen"} [T+1, B], as `act` does, for rows of a rollout. state: the state before row 0.
-        batch: obs, reward, first, action, [T+1, B] each; mask, if it exists; noise, to make the weights as noisy as
-        in acting.
+        """Return {"value", "chosen"} [T+1, B] of a rollout, as `act` does.
+
+        `batch`: obs, reward, first and action, [T+1, B] each; mask, if it exists; noise, if acting used noisy weights.
+        `state`: the state before the first row.
         """
         q = self.scores(batch, state)
         q = expected_value(q, *self.support) if self.head.atoms else q
@@ -399,14 +390,12 @@ class QNetwork(TorsoPolicy):
         return {"value": take_action(q, best), "chosen": take_action(q, batch["action"])}
 
     def scores(self, batch: Batch, state: Batch, key: Tensor | None = None, cached: bool = False) -> Tensor:
-        """Return q [R, B, A] or logits [R, B, A, K] of rows [R, B], for losses. They have a gradient if gradients are
-        enabled.
+        """Return Q-values [R, B, A], or logits [R, B, A, K], of rows [R, B].
 
-        batch: obs. With a core or `previous`, also first, reward and action.
-        state: the state before row 0.
-        key: key of one noise for all rows, int64 [1]. None: keys come from batch["noise"] if it exists, else there is
-            no noise.
-        cached: whether to use the copies of `cache_weights`, if they exist, instead of the present weights.
+        `batch`: obs. If the network has a core or takes `previous`, also first, reward and action.
+        `state`: the state before the first row.
+        `key`: key of the noise for all rows, int64 [1]. If None, the noise comes from batch["noise"], if it exists.
+        `cached`: whether to use the weights' copies made by `cache_weights`, if they exist.
         """
         if key is None and self.head.noise and "noise" in batch:
             key = keys(batch["noise"].flatten(0, 1))
@@ -418,7 +407,7 @@ class QNetwork(TorsoPolicy):
         return made.unflatten(0, lead)
 
     def after(self, batch: Batch, state: Batch) -> Batch:
-        """Return the state after rows [R, B], R ≥ 1, computed with the present weights."""
+        """Return the state after rows [R, B], R ≥ 1. The copies made by `cache_weights` are not used."""
         obs = tree.map(lambda x: x.flatten(0, 1), batch["obs"])
         with self._present_weights():
             _, after, _ = self._behind_core(self._features(self.torso, obs), batch, state)
@@ -426,7 +415,7 @@ class QNetwork(TorsoPolicy):
 
     @contextlib.contextmanager
     def _present_weights(self) -> Iterator[None]:
-        """Within this context, compute with the present weights, not with the copies of `cache_weights`."""
+        """Within this context, compute with the weights themselves, not with the copies made by `cache_weights`."""
         layers = (m for m in self.modules() if isinstance(m, Linear | Conv2d))
         cached = [(layer, layer.half_weight) for layer in layers if layer.half_weight is not None]
         for layer, _ in cached:
@@ -445,11 +434,11 @@ class QNetwork(TorsoPolicy):
 
 
 class DPGNetwork(TorsoPolicy):
-    """Network of Ape-X DPG: an actor μ(s) and a critic Q(s, a) of real actions, with separate torsos.
+    """Network of Ape-X DPG for continuous actions: an actor μ(s) and a critic Q(s, a), with separate torsos.
 
-    actor: the actor's torso. It is followed by a layer of widths[0], tanh, the action's layer, and tanh.
-    critic: the critic's torso. Its features are joined with the action, then come a layer of widths[1], tanh, and the
-        value's layer.
+    `actor`: the actor's torso. A layer of widths[0] units with tanh and an output layer with tanh follow.
+    `critic`: the critic's torso. A layer of widths[1] units with tanh takes its features and the action. A linear layer
+        then computes Q.
     """
 
     outputs = ("value", "chosen")
@@ -468,12 +457,13 @@ class DPGNetwork(TorsoPolicy):
         self.judge = _two(critic.core_features + self.size, widths[1], 1, init)
 
     def act(self, step: Batch, state: Batch) -> tuple[Batch, Batch]:
-        """Choose actions in one row (one step) of B lanes. The caller turns gradients off.
+        """Choose actions for one step of B lanes. The caller turns gradients off.
 
-        step: obs, noise [B, noise], and epsilon [B], the deviation of the normal noise on each number of the action, in
-            half ranges. Without epsilon, the action is μ(s).
+        `step`: obs, noise [B, noise] and epsilon [B], the standard deviation of normal noise that is added to the
+            action, on a scale where the action's bounds are ±1. Without epsilon, the action is μ(s).
 
-        Return {"action" [B, …] within the bounds, "value": Q(s, μ(s)) [B], "chosen": Q of the action [B]} and no state.
+        Returns {"action" [B, …], "value" [B], "chosen" [B]} and an empty state. "value" is Q(s, μ(s)), and "chosen" is
+        the Q of the chosen action.
         """
         best, features = self._best(step["obs"]), self._features(self.critic, step["obs"])
         inner, noise, deviation = best, step.get("noise"), step.get("epsilon")
@@ -498,11 +488,13 @@ class DPGNetwork(TorsoPolicy):
         return self._q(self._features(self.critic, obs), self._best(obs))
 
     def learnt(self, obs: Tree, action: Tensor) -> Batch:
-        """Return the inputs of a loss for observations and actions.
+        """Return the inputs of a loss, for observations and actions.
 
-        With gradient to the critic: "q" [N], Q of the actions.
-        With gradient to the actor: "best" [N, A], μ(s) in half ranges, and "raw" [N, A], μ(s) before tanh.
-        Without gradient: "value" [N], Q(s, μ(s)), and "slope" [N, A], dQ/da at μ(s).
+        "q": Q of the actions, [N], with gradient to the critic.
+        "best": μ(s) scaled to [−1, 1], [N, A], with gradient to the actor.
+        "raw": μ(s) before tanh, [N, A], with gradient to the actor.
+        "value": Q(s, μ(s)), [N], without gradient.
+        "slope": dQ/da at μ(s), [N, A], without gradient.
         """
         features = self._features(self.critic, obs)
         raw = self.steer(self._features(self.actor, obs))
@@ -512,7 +504,6 @@ class DPGNetwork(TorsoPolicy):
         return {"q": q, "best": best, "raw": raw, "value": value, "slope": slope}
 
     def _best(self, obs: Tree) -> Tensor:
-        """Return μ(s) [N, A] in half ranges."""
         return self.steer(self._features(self.actor, obs)).tanh()
 
     def _q(self, features: Tensor, inner: Tensor) -> Tensor:
@@ -520,18 +511,18 @@ class DPGNetwork(TorsoPolicy):
 
     @torch.no_grad()
     def _sloped(self, features: Tensor, inner: Tensor) -> tuple[Tensor, Tensor]:
-        """Return Q [N] of actions in half ranges, and dQ/da [N, A], by the chain rule through `judge`."""
+        """Return Q [N] and its derivative dQ/da [N, A] for actions in [−1, 1]."""
         first, tanh, last = cast("tuple[Linear, nn.Tanh, Linear]", tuple(self.judge))
         hidden = tanh(first(torch.cat([features, inner], 1)))
         slope = torch.ops.aten.tanh_backward(last.weight.expand_as(hidden), hidden) @ first.weight
         return last(hidden).squeeze(1), slope[:, -self.size :]
 
     def _inner(self, action: Tensor) -> Tensor:
-        """Convert actions [N, …] in the environment's units to half ranges [N, A]; 0 where the bounds are equal."""
+        """Scale actions [N, …] from their bounds to [−1, 1], as [N, A]."""
         return to_half_ranges(action.reshape(len(action), self.size), self.low, self.high)
 
     def _outer(self, inner: Tensor) -> Tensor:
-        """Convert actions [N, A] in half ranges to the environment's units, clipped to the bounds."""
+        """Scale actions [N, A] from [−1, 1] to their bounds."""
         return from_half_ranges(inner, self.low, self.high).reshape(len(inner), *self.shape)
 
 

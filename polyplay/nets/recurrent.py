@@ -1,8 +1,8 @@
-"""Recurrent cores of networks: LSTM, GRU, and a core of two clocks with a memory (Temporal).
+"""Recurrent cores of networks: LSTM, GRU, and the temporal core, which has a slow and a fast LSTM and a memory.
 
-LSTM and GRU are implemented here, because cuDNN's packed weights can't be views of one vector. The matrix product of
-the input is computed for all rows (steps) at once, that of the state row by row. Before a row that begins an episode,
-the state is set to 0. Acting unrolls a single row by the same code.
+LSTM and GRU do not use cuDNN, whose packed weights could not be views of the vector of all weights. In a rollout, one
+matrix product handles the inputs of all rows (steps). Then the state is updated row by row. Before a row that begins an
+episode, the state is set to 0. Acting runs the same code for one row.
 """
 
 from __future__ import annotations
@@ -26,8 +26,10 @@ from polyplay.nets.layers import Linear, RepeatedLinear, TensorAxes, axis, initi
 
 
 class Cell(nn.Module):
-    """Base of recurrent cells, which compute one step. A cell takes the input's share of the gates, [B, gates·size],
-    and the state. It returns the next state, the output first.
+    """Base of recurrent cells. `forward(gates, state)` computes one step and returns the next state.
+
+    `gates`: outputs of the core's input layer, [B, gates·size]. The cell adds the product with the state.
+    `state`: a tuple of tensors. The first one is the output.
     """
 
     names: tuple[str, ...]
@@ -44,9 +46,7 @@ class Cell(nn.Module):
 
 
 class LSTMCell(Cell):
-    """LSTM cell (Hochreiter & Schmidhuber 1997) with forget gate and one bias. Order of the gates: input, forget,
-    output, candidate.
-    """
+    """LSTM cell with a forget gate (Hochreiter & Schmidhuber 1997). Gates: input, forget, output, candidate."""
 
     names = ("h", "c")
     gates = 4
@@ -57,7 +57,7 @@ class LSTMCell(Cell):
 
 
 def lstm_step(gates: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
-    """Return an LSTM's next h and c [B, size]. gates [B, 4·size]: in LSTMCell's order. c: the previous c [B, size]."""
+    """Return the next h and c [B, size] of an LSTM, from the previous c and the gates [B, 4·size] before activation."""
     three = 3 * c.shape[1]
     i, f, o = torch.sigmoid(gates[:, :three]).chunk(3, 1)
     c = f * c + i * torch.tanh(gates[:, three:])
@@ -65,9 +65,7 @@ def lstm_step(gates: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
 
 
 class GRUCell(Cell):
-    """GRU cell (Cho et al. 2014) as in cuDNN: the reset gate applies after the product. Order of the gates: reset,
-    update, candidate.
-    """
+    """GRU cell (Cho et al. 2014) as in cuDNN: the reset gate applies after the product. Gates: reset, update, new."""
 
     names = ("h",)
     gates = 3
@@ -83,7 +81,7 @@ class GRUCell(Cell):
 
 
 class Core(nn.Module):
-    """Recurrent core: a cell and its input layer. It maps `inputs` numbers per row to `features` numbers."""
+    """Recurrent core: a linear layer from the inputs to the gates, followed by a cell with `features` outputs."""
 
     exact = True  # see layers.Linear
 
@@ -111,12 +109,12 @@ class Core(nn.Module):
         state: Batch,
         context: contextlib.AbstractContextManager[object] = contextlib.nullcontext(),
     ) -> tuple[Tensor, Batch, None]:
-        """Compute the core's outputs in rows x [T+1, B, inputs].
+        """Compute the core's outputs for rows x [T+1, B, inputs].
 
-        first: bool [T+1, B], true where an episode begins.
-        state: the state before row 0.
-        context: context of the input's product. All other operations use float32.
-        Return outputs [T+1, B, features], the state after the rows, and None.
+        `first`: bool [T+1, B], true where an episode begins.
+        `state`: the state before the first row.
+        `context`: context manager that may set the precision of the input layer. The cell computes in float32.
+        Returns outputs [T+1, B, features], the state after the last row, and None (in Temporal, a Latent).
         """
         rows, lanes = first.shape
         with context:
@@ -145,8 +143,9 @@ _ROWS = 4  # the number of rows in a small product must be a multiple of this, s
 
 
 def content_weights(memory: Tensor, keys: Tensor, strengths: Tensor) -> Tensor:
-    """Return the weight of each memory slot for each read head, [B, R, N]. The weights of a head are a softmax over the
-    slots of strength · cosine(key, content of the slot). Shapes: memory [B, N, W], keys [B, R, W], strengths [B, R].
+    """Return the weights of the read heads over the memory's slots, [B, R, N]: softmax(strength · cosine(key, slot)).
+
+    Shapes: memory [B, N, W], keys [B, R, W], strengths [B, R].
     """
     norms = _norm(keys).unsqueeze(2) * _norm(memory).unsqueeze(1)
     similarity = bmm_rows(keys, memory.transpose(1, 2)) / (norms + _EPSILON)
@@ -154,9 +153,10 @@ def content_weights(memory: Tensor, keys: Tensor, strengths: Tensor) -> Tensor:
 
 
 def usage_after(usage: Tensor, write_weights: Tensor, free_gates: Tensor, read_weights: Tensor) -> Tensor:
-    """Return the usage of the memory's slots after a write and reads: u ← (u + w − u·w) · Π_i (1 − f_i·r_i), [B, N]. A
-    slot is used after a write w, and free after a read r_i with free gate f_i. Shapes: usage u and write weights w [B,
-    N], free gates f [B, R], read weights r [B, R, N]. The write weights get no gradient, as in the released code.
+    """Return the usage of the memory's slots after a write and reads: u ← (u + w − u·w) · Π_i (1 − f_i·r_i), [B, N].
+
+    Writing to a slot marks it as used. Reading it with an open free gate marks it as unused. Shapes: usage u and write
+    weights w [B, N], free gates f [B, R], read weights r [B, R, N]. As in the released code, w gets no gradient.
     """
     written = usage + (1.0 - usage) * write_weights.detach()
     retention = (1.0 - free_gates.unsqueeze(2) * read_weights).unbind(1)
@@ -164,9 +164,8 @@ def usage_after(usage: Tensor, write_weights: Tensor, free_gates: Tensor, read_w
 
 
 def allocation_weights(usage: Tensor) -> Tensor:
-    """Return weights [B, N] that prefer unused slots of the memory: a[φ_j] = (1 − u[φ_j]) · Π_{i<j} u[φ_i] for usage u
-    [B, N]. φ lists the slots in rising order of usage, ties by number. Gradients flow through the sorted usage, not
-    through the order.
+    """Return write weights [B, N] that prefer unused slots of the memory: a[φ_j] = (1 − u[φ_j]) · Π_{i<j} u[φ_i].
+    φ sorts the slots by their usage u [B, N], the lowest first. The order gets no gradient.
     """
     free, order = torch.sort(1.0 - (_EPSILON + (1.0 - _EPSILON) * usage), dim=1, descending=True, stable=True)
     before = torch.cumprod(torch.cat([torch.ones_like(free[:, :1]), 1.0 - free[:, :-1]], 1), 1)
@@ -174,9 +173,7 @@ def allocation_weights(usage: Tensor) -> Tensor:
 
 
 class _EraseAndAdd(torch.autograd.Function):
-    """Writes to the memory: returns M[i, k]·(1 − w_i·e_k) + w_i·a_k, [B, N, W]. Memory M [B, N, W], write weights w [B,
-    N], erase e and add a [B, W]. Saves only these inputs for backward.
-    """
+    """Returns the memory [B, N, W] after a write with weights w: M[i, k]·(1 − w_i·e_k) + w_i·a_k."""
 
     @staticmethod
     def forward(memory: Tensor, write: Tensor, erase: Tensor, add: Tensor) -> Tensor:
@@ -199,11 +196,9 @@ class _EraseAndAdd(torch.autograd.Function):
 
 
 def bmm_rows(a: Tensor, b: Tensor) -> Tensor:
-    """Return a·b for each lane, [B, R, K], [B, K, M] → [B, R, M]. A lane's result is bitwise the same in every batch.
-    On a CPU, the instructions that BLAS uses for a few rows depend on the rows' place in memory. For whole tiles of
-    rows they do not, so rows are padded. This was measured with MKL, which does not promise it.
-    """
+    """Return the batched matrix product a·b, [B, R, M]. The result of a lane is bitwise the same in every batch."""
     rows = a.shape[1]
+    # For few rows, MKL chooses instructions by their place in memory; not so (as measured) for a multiple of _ROWS.
     more = -rows % _ROWS if a.device.type == "cpu" else 0
     return torch.bmm(F.pad(a, (0, 0, 0, more)), b)[:, :rows] if more else torch.bmm(a, b)
 
@@ -213,11 +208,11 @@ def _norm(x: Tensor) -> Tensor:
 
 
 class _FollowLinks(torch.autograd.Function):
-    """Writes temporal links L[i, j]: how much word i was written right after word j. Follows them from the last read.
+    """Updates the temporal links L [B, N, N], and follows them from the words that were read last.
 
-    L[i, j] ← (1 − w_i − w_j)·L[i, j] + w_i·p_j, L[i, i] = 0; forward_i = Σ_j L[i, j]·r_j, backward_j = Σ_i L[i, j]·r_i.
-    p is the precedence before the write w, r the last read's weights. L [B, N, N], p and w [B, N], r [B, R, N] → L,
-    forward and backward [B, R, N].
+    L[i, j] says how much word i was written directly after word j: L[i, j] ← (1 − w_i − w_j)·L[i, j] + w_i·p_j, for
+    write weights w and the previous precedence p. L[i, i] = 0. Returns L, forward_i = Σ_j L[i, j]·r_j and backward_j =
+    Σ_i L[i, j]·r_i, for the last read weights r.
     """
 
     @staticmethod
@@ -244,7 +239,6 @@ class _FollowLinks(torch.autograd.Function):
 
 
 def _link_scale(write: Tensor) -> Tensor:
-    """Return 1 − w_i − w_j [B, N, N] for write weights [B, N]."""
     return (1.0 - write.unsqueeze(2)) - write.unsqueeze(1)
 
 
@@ -254,9 +248,10 @@ def _link_scale(write: Tensor) -> Tensor:
 
 
 class Memory(nn.Module):
-    """External memory of `slots` words of `word` numbers each, without own weights. An access takes `interface`
-    numbers, which say what to write and what to look for. It returns `reads` words, which are `features` numbers
-    together. On a CPU, a row's results are bitwise the same in every batch.
+    """External memory of `slots` words of `word` numbers each.
+
+    A controller gives `interface` numbers, which say what to write and what to look for. Each access returns `reads`
+    words, which have `features` numbers together. On a CPU, the results of a row are bitwise the same in every batch.
     """
 
     def __init__(self, slots: int = 450, word: int = 32, reads: int = 4):
@@ -267,7 +262,7 @@ class Memory(nn.Module):
         self.interface = sum(self._sizes)
 
     def state_spec(self) -> Spec:
-        """Return the fields of the state, which is 0 where an episode begins."""
+        """Return the fields of the state. In the first row of an episode, the state is 0."""
         n = self.slots
         shapes = {"memory": (n, self.word), "usage": (n,), "link": (n, n), "precedence": (n,)}
         shapes |= {"read_weights": (self.reads, n), "write_weights": (n,)}
@@ -297,7 +292,7 @@ class Memory(nn.Module):
         return bmm_rows(read, memory).flatten(1), after
 
 
-# A recurrent core of two clocks: FTW's recurrent temporal hierarchy (Jaderberg et al. 2019, supplement 2).
+# A recurrent core of two LSTMs: FTW's recurrent temporal hierarchy (Jaderberg et al. 2019, supplement 2).
 #
 # The fast LSTM runs at every step, the slow LSTM where the episode's step number is a multiple of the period τ. Between
 # such ticks, the slow LSTM's state and outputs are kept.
@@ -315,9 +310,7 @@ FIXED = 0.1  # standard deviation of the fixed distribution that a loss draws th
 
 
 class Latent(NamedTuple):
-    """Posterior (mean, scale) and prior of the latent variable z [R, B, size] in rows. ticks: bool [R, B], true where
-    the slow clock ran.
-    """
+    """Means and scales of z's posterior and prior, [R, B, size] each. ticks: true where the slow LSTM ran, [R, B]."""
 
     mean: Tensor
     scale: Tensor
@@ -327,10 +320,10 @@ class Latent(NamedTuple):
 
 
 class Temporal(nn.Module):
-    """Recurrent core of a fast and a slow clock, described above.
+    """Recurrent core of a fast and a slow LSTM (see the equations in the comment above).
 
-    Rows hold `noise` standard normal numbers per lane, so that acting and learning draw the same z.
-    memory: shared by both clocks, and used by the slow clock first. Each clock also takes the words that it read last.
+    Each row has `noise` standard normal numbers per lane, so acting and learning draw the same z. With a `memory`, both
+    LSTMs write to it, and take the words that they read in their previous step.
     """
 
     period: Tensor
@@ -341,12 +334,12 @@ class Temporal(nn.Module):
         self.inputs, self.features, self.noise, self.memory = inputs, size, size, memory
         self.rows = axis("gates", 4, size, fixed=True)
         self.register_buffer("period", torch.tensor(10.0))  # τ: number of steps from one tick to the next
-        self.register_buffer("gradient_scale", torch.tensor(1.0))  # factor of gradients from the fast to the slow clock
+        self.register_buffer("gradient_scale", torch.tensor(1.0))  # factor of gradients from the fast to the slow LSTM
         reads = 0 if memory is None else memory.features
         self.input = Linear(inputs, 4 * size)
         self.fast = RepeatedLinear(2 * size + reads, 4 * size, bias=False)
         self.slow = RepeatedLinear(2 * size + reads, 4 * size)
-        self.down = RepeatedLinear(3 * size + reads, 4 * size, bias=False)  # from the slow to the fast clock
+        self.down = RepeatedLinear(3 * size + reads, 4 * size, bias=False)  # from the slow to the fast LSTM
         self.prior = RepeatedLinear(size + reads, 2 * size)
         self.posterior = RepeatedLinear(size + reads, 2 * size)
         initialize(self, init, gain=1.0)
@@ -381,9 +374,7 @@ class Temporal(nn.Module):
         context: contextlib.AbstractContextManager[object] = contextlib.nullcontext(),
         noise: Tensor | None = None,
     ) -> tuple[Tensor, Batch, Latent]:
-        """See Core.unroll. Here, the output is z, and the last result is a Latent. noise: ε [R, B, size]. None: z is
-        the mean.
-        """
+        """See Core.unroll. Returns z, the state and a Latent. noise: ε [R, B, size]. None: z is its mean."""
         with context:
             gates = self.input(x.flatten(0, 1))
         gates = gates.view(*first.shape, -1).float()
@@ -402,7 +393,7 @@ class Temporal(nn.Module):
         return z, now | {"count": counts[-1]}, Latent(mean, scale, prior[0], prior[1], ticks)
 
     def _rows_at_once(self, rows: int, lanes: int) -> int:
-        """Return the number of rows to unroll at once. If there are more rows, backward recomputes activations."""
+        """Return the number of rows per gradient checkpoint, which limits the memory that backward needs."""
         if self.memory is None or tracing() or not torch.is_grad_enabled():
             return rows
         return max(1, LINKS // (2 * lanes * self.memory.slots**2))
@@ -410,7 +401,7 @@ class Temporal(nn.Module):
     def _rows(
         self, now: Batch, gates: Tensor, first: Tensor, ticks: Tensor, noise: Tensor | None = None
     ) -> tuple[Any, ...]:
-        """Unroll these rows. Return the state after them, and z, posterior and prior (mean, scale) of all rows."""
+        """Unroll rows. Return the state after the last row, and z, the posterior and the prior of all rows."""
         traced, found = tracing(), []
         begins, lanes = [True] * len(first), [1] * len(first)  # a tracer can't read a tensor's values
         if not traced:
@@ -430,7 +421,7 @@ class Temporal(nn.Module):
         return now, *(torch.stack(x) for x in zip(*found, strict=True))
 
     def _tick(self, now: Batch, at: Tensor | None) -> Batch:
-        """Step the slow clock in the lanes `at`: int64 numbers of lanes, or a bool mask [B]. None means all lanes."""
+        """Step the slow LSTM. at: int64 numbers of the lanes to step, a bool mask [B], or None for all lanes."""
         some = at is not None and at.dtype != torch.bool
         old = tree.map(lambda x: x[at], now) if some else now
         reads = () if self.memory is None else (old["slow_reads"],)
@@ -449,7 +440,7 @@ class Temporal(nn.Module):
         return now | {k: tree.map(partial(put, at), now[k], v) for k, v in new.items()}
 
     def _step(self, now: Batch, gates: Tensor) -> tuple[Batch, Tensor, Tensor]:
-        """Step the fast clock. Return the state, in which z is still the old one, and posterior mean and scale."""
+        """Step the fast LSTM. Return the state, in which z is still the old one, and the posterior's mean and scale."""
         reads = () if self.memory is None else (now["reads"],)
         gates = gates + now["held"] + self.fast(torch.cat([now["h"], now["z"], *reads], 1))
         new = dict(now)
@@ -464,8 +455,9 @@ class Temporal(nn.Module):
 def kl_terms(latent: Latent) -> Batch:
     """Return the KL divergences that losses use, [R, B] each, in nats.
 
-    "kl_posterior" is KL(Q ‖ P) at every step. "kl_prior" is KL(P ‖ N(0, 0.1²)) where the slow clock ticked, else 0. For
-    diagonal normal distributions, KL is the sum over z of ln(σ₂/σ₁) + (σ₁² + (μ₁ − μ₂)²)/(2σ₂²) − ½.
+    "kl_posterior": KL(Q ‖ P) at every step.
+    "kl_prior": KL(P ‖ N(0, 0.1²)) at the steps of the slow LSTM, else 0.
+    For diagonal normal distributions, KL is the sum over z of ln(σ₂/σ₁) + (σ₁² + (μ₁ − μ₂)²)/(2σ₂²) − ½.
     """
     fixed = torch.zeros_like(latent.prior_mean), torch.full_like(latent.prior_scale, FIXED)
     posterior = _kl(latent.mean, latent.scale, latent.prior_mean, latent.prior_scale)
@@ -499,8 +491,8 @@ class _ScaledGradient(torch.autograd.Function):
 
 
 def _counted(count: Tensor, first: Tensor) -> Tensor:
-    """Return the number of each row in its episode, and of the row after all rows: int64 [R+1, B]. first: bool [R, B].
-    count: int64 [B], the number of row 0 unless this row begins an episode.
+    """Return each row's step number in its episode, and that of the next row, int64 [R+1, B].
+    count: step number [B] of the first row, if it does not begin an episode.
     """
     rows = torch.arange(len(first) + 1, device=first.device).unsqueeze(1)
     begun = torch.where(first, rows[:-1], -1).cummax(0).values  # row where the episode begins; -1: before row 0
@@ -509,12 +501,10 @@ def _counted(count: Tensor, first: Tensor) -> Tensor:
 
 
 def _copied(at: Tensor, old: Tensor, new: Tensor) -> Tensor:
-    """Return `old` with its rows `at` replaced by `new`."""
     return old.index_copy(0, at, new)
 
 
 def _selected(where: Tensor, old: Tensor, new: Tensor) -> Tensor:
-    """Return `new` in lanes where `where`, bool [B], is True, else `old`."""
     return torch.where(where.view(-1, *[1] * (old.dim() - 1)), new, old)
 
 
@@ -528,7 +518,7 @@ CELLS = {"lstm": LSTMCell, "gru": GRUCell}
 
 def make_core(name: str, inputs: int, size: int, init: str = "orthogonal", memory: int = 0) -> Core | Temporal | None:
     """Make the recurrent core called `name`: an LSTM, a GRU, or the temporal core. For "none", return None. memory:
-    number of words of the temporal core's memory. 0: no memory.
+    number of words of the temporal core's memory, or 0 for no memory.
     """
     if name == "temporal":
         return Temporal(inputs, size, init, Memory(memory) if memory else None)

@@ -1,12 +1,10 @@
-"""AlphaGo Zero's network (Silver et al. 2017), and a form of it for acting in which normalizations are folded.
+"""AlphaGo Zero's network (Silver et al. 2017), and FoldedNetwork, its faster form for acting.
 
 The network is a residual tower of convolutions, followed by a policy head and a value head. `unroll` is for learning:
-it normalizes by the batch's statistics and updates the running statistics. `act` and `predict` normalize by the running
-statistics. `train()` and `eval()` change nothing. Only `unroll` has gradients, and it raises an error if gradients are
-off.
+its batch normalization uses the batch's statistics and updates the running statistics. It raises an error if gradients
+are off. `act` and `predict` use the running statistics and have no gradients. `train()` and `eval()` change nothing.
 
-The running statistics are floating buffers. They are published, saved and averaged over replicas with the weights, but
-optimizers do not change them (weights.params).
+The running statistics are buffers. They are published, saved and averaged over replicas like weights.
 """
 
 from __future__ import annotations
@@ -43,21 +41,20 @@ class NormalizedConv(nn.Module):
         self.momentum, self.eps = momentum, eps
 
     def forward(self, x: Tensor, by_batch: bool) -> Tensor:
-        """Convolve and normalize.
-
-        by_batch: normalize by the batch's statistics, and update the running ones. Otherwise use the running ones.
+        """Convolve and normalize. If `by_batch` is true, use the batch's statistics and update the running statistics.
+        Otherwise, use the running statistics.
         """
         statistics = self.mean, self.variance
         return F.batch_norm(self.conv(x), *statistics, self.scale, self.shift, by_batch, self.momentum, self.eps)
 
 
 class DualResidualNetwork(Policy):
-    """AlphaGo Zero's network. It maps planes of a board [N, C, H, W] to logits of all actions [N, A] and to values [N].
+    """AlphaGo Zero's network: planes of a board [N, C, H, W] → logits of all actions [N, A] and values [N].
 
     The value is in (−1, 1), for the player to move. A 3×3 convolution comes first, then `blocks` residual blocks of two
-    convolutions each. The policy head is a 1×1 convolution of 2 filters and a layer. The value head is a 1×1
-    convolution of 1 filter, a layer of `hidden`, one number, and tanh. Every convolution is followed by batch
-    normalization and ReLU.
+    convolutions each. The policy head is a 1×1 convolution of 2 filters and a linear layer. The value head is a 1×1
+    convolution of 1 filter, a hidden layer of `hidden` units, and an output of one number with tanh. Batch
+    normalization and ReLU follow every convolution.
     """
 
     bf16 = False  # whether convolutions compute in bfloat16, see nets.device
@@ -89,14 +86,14 @@ class DualResidualNetwork(Policy):
         return {"action": Field((), "int64"), "value": Field((), "float32")}
 
     def act(self, step: Batch, state: Batch) -> tuple[Batch, Batch]:
-        """Return the most probable legal action and the value [B] in one row [B]. step: obs, and mask if it exists."""
+        """Return the most probable legal actions and the values, [B] each. step: obs, and mask if it exists."""
         logits, value = self.predict(step["obs"])
         mask = step.get("mask")
         legal = logits if mask is None else logits.masked_fill(~mask, -torch.inf)
         return {"action": legal.argmax(1), "value": value}, state
 
     def unroll(self, batch: Batch, state: Batch) -> Batch:
-        """Return {"logits" [T, B, A], "value" [T, B]} of rows [T, B] of obs. Also update the running statistics."""
+        """Return {"logits" [T, B, A], "value" [T, B]} of observations [T, B, …]. Update the running statistics."""
         if not torch.is_grad_enabled():
             raise RuntimeError("unroll is for learning, but gradients are off; use predict")
         logits, value = self._compute(batch["obs"].flatten(0, 1), by_batch=True)
@@ -124,10 +121,9 @@ class DualResidualNetwork(Policy):
 
 @dataclass(frozen=True)
 class BoardNetworkFactory(PolicyFactory):
-    """Makes a DualResidualNetwork for an environment of planes and Discrete actions. The default sizes are the paper's.
+    """Makes a DualResidualNetwork for a board game. The default sizes are the paper's.
 
-    Workers get the factory, never weights.
-    Raises UserError if observations or actions are of another kind.
+    Raises UserError if observations are not planes of a board, or if actions are not Discrete.
     """
 
     spec: EnvSpec
@@ -164,11 +160,11 @@ class BoardNetworkFactory(PolicyFactory):
 
 
 class FoldedNetwork(nn.Module):
-    """Computes DualResidualNetwork.predict by fewer operations, for acting.
+    """Computes DualResidualNetwork.predict faster, for acting only.
 
-    The normalization (x ∗ W − mean)·scale/deviation + shift becomes one convolution with a bias. The 1×1 convolutions
-    of both heads also become one convolution. `take` copies the weights.
-    dtype: number type of the convolutions. Later layers keep the network's type.
+    Batch normalizations are folded into their convolutions, and the first convolutions of both heads are merged into
+    one. `take` copies the weights of a network.
+    dtype: number type of the convolutions. The linear layers keep the network's number type.
     """
 
     def __init__(self, network: DualResidualNetwork, dtype: torch.dtype = torch.float32):
@@ -210,9 +206,7 @@ class FoldedNetwork(nn.Module):
 
 
 def folded(conv: NormalizedConv) -> tuple[Tensor, Tensor]:
-    """Return weight [out, in, k, k] and bias [out] of one convolution that computes the same as `conv`. They are
-    computed in float64.
-    """
+    """Return weight and bias, in float64, of a convolution that equals `conv` with its normalization."""
     factor = conv.scale.double() * (conv.variance.double() + conv.eps).rsqrt()
     return conv.conv.weight.double() * factor.view(-1, 1, 1, 1), conv.shift.double() - conv.mean.double() * factor
 
@@ -220,7 +214,7 @@ def folded(conv: NormalizedConv) -> tuple[Tensor, Tensor]:
 def _empty_conv(like: nn.Conv2d, filters: int, dtype: torch.dtype) -> nn.Conv2d:
     """Make a convolution like `like`, but with `filters` filters and a bias.
 
-    The weights are channels last, which is faster for planes on a CPU.
+    The weights are in channels-last order, which is faster on a CPU.
     """
     kernel, around = like.kernel_size[0], like.padding[0]
     conv = nn.Conv2d(like.in_channels, filters, kernel, padding=around, dtype=dtype, device=like.weight.device)

@@ -1,15 +1,15 @@
 """Surgery: growth of a trained network, for new observations, actions or sizes of layers.
 
-The method is that of OpenAI et al. 2019, Dota 2, Appendix B. The grown network computes the same function of its
-earlier inputs. In a layer's weights [rows, columns], old rows keep their weights and have 0 in new columns. New rows
-are fresh, as in an untrained network, so that their outputs differ. But the rows of an action's new values are 0.
+The method is that of OpenAI et al. 2019, Dota 2, Appendix B. For the old network's inputs, the grown network computes
+the same outputs (bitwise, if the matrix product adds in the same order). In a layer's weights, rows belong to outputs
+and columns to inputs:
 
-              old columns              new columns
-    old rows  old weights              0
-    new rows  fresh, or 0 for actions  fresh, or 0 for actions
+              old columns               new columns
+    old rows  old weights               0
+    new rows  random, or 0 for actions  random, or 0 for actions
 
-So outputs are the same for old inputs, bitwise if the matrix product adds in the same order. The zeros in new columns
-get a gradient at once. An optimizer's statistics are moved in the same way. Those of new weights are 0.
+New rows have random weights, as in an untrained network. Rows of new actions are 0. The zeros get a gradient in the
+first update. An optimizer's statistics of old weights are kept. Those of new weights start as in a new optimizer.
 """
 
 from __future__ import annotations
@@ -29,10 +29,11 @@ Arrays = Mapping[str, np.ndarray]
 
 
 def tensor_axes(net: nn.Module) -> tuple[dict[str, TensorAxes], dict[str, str]]:
-    """Return each tensor's axes, and each tensor's key, which finds the tensor in another network. Both are dicts by
-    the tensor's name in the state_dict. A tensor that is not in its module's `axes` never grows. If inner modules may
-    have other places in another network, or may be missing, their module has a dict `stable`. This dict maps the inner
-    modules' paths to lasting names.
+    """Return two dicts by the names in the state_dict: {name: axes of the tensor} and {name: key of the tensor}.
+
+    A tensor has the same key in every network. A module's dict `axes` describes the axes of its tensors. Tensors
+    without an entry never grow. A module's dict `stable` gives keys to inner modules whose paths differ between
+    networks.
     """
     modules = {f"{path}.": vars(module) for path, module in net.named_modules()}
     stable = {p + k: name for p, own in modules.items() for k, name in own.get("stable", {}).items()}
@@ -48,8 +49,9 @@ def tensor_axes(net: nn.Module) -> tuple[dict[str, TensorAxes], dict[str, str]]:
 
 @dataclass(frozen=True)
 class AxisMatch:
-    """Match of an old axis with a new one: number old[i] of the old axis becomes number new[i] of the new axis. silent:
-    new numbers that start at 0. missing: parts (of observations or actions) that the new axis lacks.
+    """Match of an axis before and after growth: index old[i] becomes index new[i].
+    `silent`: new indices where numbers start at 0.
+    `missing`: observations, parts of actions, or tasks that the new axis lacks.
     """
 
     old: np.ndarray
@@ -59,9 +61,7 @@ class AxisMatch:
 
 
 def match_axes(name: str, before: Axis, after: Axis) -> AxisMatch:
-    """Match the axes of a tensor before and after growth. Raises UserError if numbers of the tensor `name` would be
-    lost.
-    """
+    """Match an axis of the tensor `name` before and after growth. Raises UserError if the tensor would lose numbers."""
     there, at = dict[str, tuple[AxisSegment, np.ndarray]](), 0
     for s in after:
         there[s.name] = s, np.arange(at, at + s.size).reshape(s.shape)
@@ -89,8 +89,9 @@ def match_axes(name: str, before: Axis, after: Axis) -> AxisMatch:
 
 @dataclass(frozen=True)
 class TensorGrowth:
-    """Describes how one tensor of the new network is made. source: the tensor's name in the old network. None: it is
-    new. matches: matches of old and new numbers, one per axis.
+    """Recipe for one tensor of the new network.
+    `source`: the tensor's name in the old network, or None for a new tensor.
+    `matches`: one AxisMatch per axis.
     """
 
     axes: TensorAxes
@@ -98,7 +99,7 @@ class TensorGrowth:
     matches: tuple[AxisMatch, ...]
 
     def keep(self, old: np.ndarray, new: np.ndarray, deaf: bool = True) -> np.ndarray:
-        """Return `new` with the numbers of `old` in their new places. deaf: whether old rows get 0 in new columns."""
+        """Return `new` with the numbers of `old` inserted. deaf: whether new columns of old rows become 0."""
         out = np.array(new)
         if deaf and self.matches and self.axes.fill is None:
             out[self.matches[0].new] = 0.0
@@ -106,7 +107,7 @@ class TensorGrowth:
         return out
 
     def fresh(self, new: np.ndarray) -> np.ndarray:
-        """Return the tensor's first values, from the values `new` of an untrained new network."""
+        """Return the tensor's initial numbers. new: this tensor in an untrained network."""
         out = np.array(new) if self.axes.fill is None else np.full_like(new, self.axes.fill)
         for i, match in enumerate(self.matches):
             np.moveaxis(out, i, 0)[match.silent] = 0.0
@@ -114,8 +115,8 @@ class TensorGrowth:
 
 
 class NetworkGrowth:
-    """Makes each tensor of the network `new` from a tensor of the network `old`. Raises UserError if numbers would be
-    lost, or if added numbers do not belong to an observation, an action or an existing layer.
+    """Grows the network `old` to the sizes of the network `new`. Raises UserError if numbers would be lost, or if the
+    new network has more layers or other activations.
     """
 
     def __init__(self, old: ActorCritic, new: ActorCritic):
@@ -144,20 +145,20 @@ class NetworkGrowth:
 
     @property
     def changed(self) -> dict[str, tuple[tuple[int, ...] | None, tuple[int, ...]]]:
-        """Shapes of the growing tensors before and after, by name. If the tensor is new, the shape before is None."""
+        """Shapes of each tensor that grows, before and after growth, by name. For a new tensor, the first is None."""
         before, after = self.shapes
         both = {name: (before.get(growth.source or ""), after[name]) for name, growth in self.tensors.items()}
         return {name: shapes for name, shapes in both.items() if shapes[0] != shapes[1]}
 
     @property
     def missing(self) -> list[str]:
-        """Parts of observations and actions that the new network lacks."""
+        """Observations, parts of actions, and tasks that the new network lacks."""
         found = (m.missing for growth in self.tensors.values() for m in growth.matches)
         return sorted({part for parts in found for part in parts})
 
     def grow(self, state: Arrays, fresh: Arrays) -> dict[str, np.ndarray]:
-        """Return the new network's tensors. state: the old network's tensors. fresh: tensors of an untrained new
-        network.
+        """Return the tensors of the grown network. state: those of the old network. fresh: those of an untrained new
+        one.
         """
         changed, out = self.changed, dict[str, np.ndarray]()
         modules = {name.rpartition(".")[0] for name in changed}
@@ -169,8 +170,9 @@ class NetworkGrowth:
         return out
 
     def grow_statistics(self, flat: np.ndarray, rest: float = 0.0) -> np.ndarray:
-        """Return an optimizer statistic for the new network, in parameter order. flat: the statistic of the old
-        network. rest: value for new weights.
+        """Return a vector of optimizer statistics for the new network's parameters.
+
+        `flat`: this vector for the old network. `rest`: value for new weights.
         """
         (before, after), (old_names, new_names) = self.shapes, self.parameters
         sizes = [int(np.prod(before[name], dtype=np.int64)) for name in old_names]
@@ -185,6 +187,5 @@ class NetworkGrowth:
 
 
 def _activations(net: ActorCritic) -> str:
-    """Return the class names of the activations, which are not visible in the tensors."""
     found = {type(m).__name__ for m in net.modules() if type(m).__module__ == nn.ReLU.__module__}
     return " and ".join(sorted(found)) or "none"

@@ -1,8 +1,8 @@
 """Torsos, the first parts of networks, which compute features of observations.
 
-There are convolutional networks for Atari, fully connected networks, and the torsos of FTW and OpenAI Five.
-Convolutional networks take images uint8 [C, H, W], and have their papers' names. Numbers of parameters are for images
-of 4×84×84 and 6 actions, heads included.
+Convolutional networks take images uint8 [C, H, W] and are named after their papers. Other torsos are fully connected
+networks and those of FTW and OpenAI Five. Numbers of parameters in comments are for images of 4×84×84 and 6 actions,
+heads included.
 """
 
 from __future__ import annotations
@@ -34,11 +34,10 @@ ACTIVATIONS = {"tanh": nn.Tanh, "relu": nn.ReLU}
 
 
 class MLP(Torso):
-    """Fully connected network: observations → [N, features]. Leaves are flattened and concatenated in the spec's order.
+    """Fully connected network: observations → [N, features]. The entries of a dict are flattened and concatenated.
 
-    Discrete and MultiDiscrete leaves become one-hot. (These are in the spec's `classes`: path → number of values, or a
-    tuple of numbers.) Bytes are scaled from their declared bounds to [0, 1]. Other numbers are unchanged. The default
-    layers are PPO's for MuJoCo (Schulman et al. 2017), where the value has a separate network.
+    Discrete and MultiDiscrete entries become one-hot. Bytes are scaled from their declared bounds to [0, 1]. The
+    default layers are PPO's for MuJoCo (Schulman et al. 2017), where the value has a separate network.
     """
 
     tiled = True
@@ -66,9 +65,7 @@ class MLP(Torso):
 
 
 class Flat(Torso):
-    """Torso without layers: returns observations as one vector [N, features]. Classes become one-hot, bytes are scaled
-    to [0, 1], and other numbers are unchanged.
-    """
+    """Torso without layers: returns observations as one vector [N, features]. Numbers are converted as in MLP."""
 
     def __init__(self, spec: EnvSpec):
         super().__init__()
@@ -83,11 +80,12 @@ class Flat(Torso):
 
 
 class Combined(Torso):
-    """Network for observations that have images and other parts → [N, features].
+    """Network for observations that contain images: a dict → [N, features].
 
-    Each image has convolutions and a layer of `hidden`. The convolutions are Nature's if the image's sides have 36
-    pixels or more, else two of 3×3. All other parts together have a layer of `width`. If there are several results, a
-    layer of `hidden` joins them. hidden=0: there are no layers of `hidden`.
+    Each image passes through convolutions and a layer of `hidden` units. The convolutions are Nature DQN's if both
+    sides have at least 36 pixels. For smaller images, two convolutions with 3×3 kernels are used. One layer of `width`
+    units takes all other entries. If the observation is more than one image, a last layer of `hidden` units takes all
+    features. With hidden=0, all layers of `hidden` units are omitted.
     """
 
     def __init__(self, spec: EnvSpec, hidden: int = 256, width: int = 64, init: str = "orthogonal"):
@@ -128,10 +126,10 @@ class Combined(Torso):
 
 
 class WithTask(Torso):
-    """Adds the task to an image network: a layer joins the network's features with the task.
+    """Adds the task to an image network: a last layer takes the network's features and the task.
 
-    width: size of a learned embedding of the task. 0: the task is one-hot.
-    joined=False: features and task are only concatenated, for a head with its own layer.
+    `width`: size of a learned embedding of the task, or 0 for a one-hot task.
+    `joined`: if false, the last layer is omitted, and the features and the task are concatenated.
     """
 
     def __init__(self, seen: Torso, tasks: tuple[str, ...], width: int, joined: bool = True, init: str = "orthogonal"):
@@ -154,7 +152,8 @@ class WithTask(Torso):
 
 class SeparateMLPs(Torso):
     """Two MLPs, one for the policy and one for the value, as in PPO for MuJoCo (Schulman et al. 2017, §6.1).
-    Observations → [N, features]. The policy's features come first. The value's features are the last `value_features`.
+
+    The policy's features come first, then `value_features` features for the value: observations → [N, features].
     """
 
     tiled = True
@@ -172,9 +171,7 @@ class SeparateMLPs(Torso):
 
 
 def _one_hot(x: Tensor, n: int | tuple[int, ...]) -> Tensor:
-    """One-hot encode integers [N, ...] as float32 [N, numbers]. n: number of values, or a tuple with one number for
-    each integer.
-    """
+    """One-hot encode integers [N, ...] as float32 [N, numbers]. n: number of classes, or a tuple of one per integer."""
     if isinstance(n, tuple):
         first = torch.tensor([0, *n[:-1]], device=x.device).cumsum(0)  # offset of each integer's part
         return torch.zeros(x.shape[0], sum(n), device=x.device).scatter_(1, x.reshape(x.shape[0], -1) + first, 1.0)
@@ -186,7 +183,7 @@ Padding = tuple[int, ...] | Literal["same"]  # pixels around each layer's input,
 
 
 def image(name: str, obs: Spec, least: int) -> tuple[int, int, int]:
-    """Return C, H, W of the observation. Raises UserError unless it is one image with sides of at least `least`."""
+    """Return C, H, W of the observation. Raises UserError unless `obs` is one image with sides of at least `least`."""
     if isinstance(obs, Field) and len(obs.shape) == 3 and min(obs.shape[1:]) >= least:
         return obs.shape
     raise UserError(
@@ -196,7 +193,7 @@ def image(name: str, obs: Spec, least: int) -> tuple[int, int, int]:
 
 
 def image_ends(spec: EnvSpec, path: str = "") -> tuple[int, int]:
-    """Return the lowest and the highest declared byte of the image at `path`. If none is declared, return 0 and 255."""
+    """Return the declared bounds of an image's bytes. Without declared bounds, return 0 and 255."""
     if (ends := byte_bounds(spec).get(path)) is None:
         return 0, 255
     low = int(ends[0].min(initial=255))
@@ -204,16 +201,14 @@ def image_ends(spec: EnvSpec, path: str = "") -> tuple[int, int]:
 
 
 def image_scale(spec: EnvSpec, path: str = "") -> tuple[float, float]:
-    """Return the arguments `scale` and `low` of layers.pixels for the image at `path`. For pixels, these are 1/255 and
-    0.
-    """
+    """Return the arguments `scale` and `low` of layers.pixels for an image: 1/255 and 0 for ordinary pixels."""
     low, high = image_ends(spec, path)
     return 1.0 / (high - low), float(low)
 
 
 class Conv(Torso):
     """Convolutions and one fully connected layer, each followed by ReLU: [N, C, H, W] → [N, features]. name: a key of
-    CONVS. hidden: width of the fully connected layer. 0: there is no such layer.
+    CONVS. hidden: width of the fully connected layer, or 0 for none.
     """
 
     recalls = True
@@ -257,7 +252,7 @@ class Conv(Torso):
         return self._through(obs, lambda layer, x: layers.recall(layer, x, next(outputs)))
 
     def _through(self, obs: Tensor, apply: Callable[[Any, Tensor], Tensor]) -> Tensor:
-        """Return the features; apply(layer, x) computes each layer."""
+        """Return the features, where apply(layer, x) computes each layer."""
         x = pixels(obs, *self.scale)
         for conv, pad in zip(self.convs, self.pads, strict=True):
             x = apply(conv, F.pad(x, pad) if any(pad) else x)
@@ -265,7 +260,7 @@ class Conv(Torso):
 
 
 def _around(sides: list[int], kernel: int, stride: int) -> tuple[int, ...]:
-    """Return the padding of TensorFlow's SAME, in F.pad's order. An odd pixel goes to the end of a side."""
+    """Return the padding of TensorFlow's SAME, in F.pad's order. An odd padding puts one more pixel at the end."""
     h, w = (max((-(-n // stride) - 1) * stride + kernel - n, 0) for n in sides)
     return w // 2, w - w // 2, h // 2, h - h // 2
 
@@ -301,7 +296,7 @@ class Section(nn.Module):
 class Impala(Torso):
     """IMPALA's deep network (Espeholt et al. 2018, figure 3): [N, C, H, W] → [N, features].
 
-    It has 15 convolutions and 1,091,031 parameters.
+    The network has 15 convolutions and 1,091,031 parameters.
     """
 
     def __init__(
@@ -367,10 +362,11 @@ LEAST = 7  # least side in pixels for `small`
 
 
 class FTWTorso(Torso):
-    """FTW's torso: an image of bytes [N, C, H, W], alone or in a tree with numbers → [N, hidden].
+    """FTW's torso: an image of bytes [N, C, H, W], optionally in a dict with vectors → [N, hidden].
 
-    From 36 pixels a side, there are 32 filters (kernel/stride) of 8×8/4, 64 of 4×4/2, and two layers of 64 of 3×3,
-    added to their inputs. For smaller images, there are 32 filters of 3×3 and 64 of 3×3/2.
+    Images with sides of at least 36 pixels pass through convolutions of 32 filters (8×8, stride 4), 64 (4×4, stride 2),
+    64 (3×3) and 64 (3×3). The last two are residual. Smaller images pass through convolutions of 32 filters (3×3) and
+    64 (3×3, stride 2).
     """
 
     def __init__(self, spec: EnvSpec, hidden: int = 256, init: str = "orthogonal"):
@@ -419,19 +415,17 @@ HERO, ALLIES = "own", "allies"  # paths of a vector and a set, whose embeddings 
 
 
 class FiveTorso(Torso):
-    """Torso like OpenAI Five's, for vectors [N, n] and sets of units [N, units, numbers] → features [N, hidden].
+    """Torso like OpenAI Five's: a dict of vectors [N, n] and sets of units [N, units, numbers] → [N, hidden].
 
-    A unit's first number says whether the unit is present. Each set has two layers that embed its units. The last layer
-    takes, for each set, the maximum of the embeddings over present units, or 0 if no unit is present. hidden=0: there
-    is no last layer.
+    A unit's first number says whether the unit is present. Two layers embed each unit; every set has its own layers.
+    For each set, the maximum over the embeddings of present units is taken (0 if no unit is present). A last layer
+    takes these maxima and the vectors. With hidden=0, the last layer is omitted.
 
-    Cross-hero pool: the paper takes a maximum over the first quarters of five vectors, one from each hero's
-    observation. A row here is one hero's observation. If the observation has both `own` and `allies`, the maximum is
-    over the first quarters of their embeddings.
+    In the paper, the torso also takes the maximum, over all heroes, of the first quarter of each hero's vector. Here,
+    if the observation has `own` (a hero) and `allies`, the torso does so with the embeddings of `own` and all allies.
 
-    If a part of conditional actions has one value per unit, `pointer` is the part's name and the embedding's size. Then
-    the last `unit_features` of the features are the embeddings of all units in the observation's order, with 0 for
-    absent units. UnitPointer uses them.
+    If a part of the actions chooses a unit, `pointer` is the name of this part and the size of embeddings. The last
+    `unit_features` features are then the embeddings of all units, for UnitPointer (0 for absent units).
     """
 
     def __init__(self, spec: EnvSpec, hidden: int = 128, embedding: int = 32, init: str = "orthogonal"):
@@ -475,9 +469,7 @@ class FiveTorso(Torso):
 
 
 def _numbers(spec: EnvSpec) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of observations by path. Raises UserError if they are not vectors and at least one set of
-    units.
-    """
+    """Return the shapes of observations by path. Raises UserError if they are not vectors and sets of units."""
     fields = dict(tree.leaves(spec.obs))
     real = all(len(field.shape) <= 2 and field.dtype.startswith("float") for field in fields.values())
     if not isinstance(spec.obs, dict) or not real or all(len(field.shape) < 2 for field in fields.values()):
@@ -487,7 +479,7 @@ def _numbers(spec: EnvSpec) -> dict[str, tuple[int, ...]]:
 
 
 def _pointing(action: ActionSpec, units: int) -> str | None:
-    """Return the part of actions that chooses a unit, or None if none does. Raises UserError if several parts do."""
+    """Return the name of the action part that chooses a unit, or None. Raises UserError if several parts do."""
     uses = action.uses if isinstance(action, Conditional) else {}
     parts = [name for name in uses if action[name] == Discrete(units)]  # type: ignore[index]
     if len(parts) > 1:
@@ -496,7 +488,7 @@ def _pointing(action: ActionSpec, units: int) -> str | None:
 
 
 def _two_layers(path: str, numbers: int, embedding: int) -> nn.Sequential:
-    """Make two layers that embed a unit. Surgery (growth of a network) may not change the size of embeddings."""
+    """Make two layers that embed a unit."""
     rows = axis("embedding", embedding, fixed=True)
     first, second = Linear.along(rows, axis(f"observation {path}", numbers)), Linear.along(rows, rows)
     return nn.Sequential(first, nn.ReLU(inplace=True), second, nn.ReLU(inplace=True))

@@ -1,14 +1,14 @@
 """Judge and rater: two kinds of workers that play matches with the learner's weights during training.
 
-The judge plays the learner's weights against the champion, the best weights so far. If the learner's weights win, the
-judge publishes them.
+The judge plays the learner's weights against the champion, the best weights so far. If the learner's weights win, they
+become the champion, and the judge publishes them.
 
     learn ── Params ──► judge: a match every N updates ── Params of the best ──► self_play
                           └──► checkpoints/champion-UPDATE, matches.jsonl, games.jsonl
 
-Matches are not saved. After the loss of a judge, or in a resumed run, the match starts again. The random draws of a
-match depend only on the update of the candidate (learner's weights in the match). In a run in one thread, a match is
-one turn, so a resumed run repeats it exactly.
+An unfinished match is not saved. After a restart, it is played from the beginning. The random draws of a match depend
+only on the number of updates that the learner's weights have. In a run in one thread, no other worker acts during a
+match, so a resumed run repeats the match exactly.
 """
 
 from __future__ import annotations
@@ -66,14 +66,14 @@ class Gate:
             raise UserError(f"--gate-games {self.games}: must be an even number, half of the games with each color")
 
     def verdict(self, points: float, played: int) -> bool | None:
-        """Tell whether the candidate passes, with `points` points after `played` games. None means undecided."""
+        """Tell whether the candidate passes after `played` games with `points` points. None: more games must decide."""
         needed = self.share * self.games + 1e-9  # 1e-9 against rounding: points are multiples of ½
         if points > needed:
             return True
         return None if points + self.games - played > needed else False
 
     def due_after(self, version: int) -> int:
-        """Return the number of the first update after `version` whose weights must play a match."""
+        """Return the first update after update `version` at which a match is due."""
         return (version // self.every + 1) * self.every
 
 
@@ -91,7 +91,7 @@ def judge(
     params: Params,
     publish: Params,
 ) -> Iterator[None]:
-    """Play a match whenever one is due. If a match falls due during another match, skip it."""
+    """Play a match whenever one is due. A match that becomes due during another match is skipped."""
     while not params.wait(0, ctx.index, publish.patience):
         yield
     matches = Matches(ctx, envs.lanes, board, policy, options, gate)
@@ -134,12 +134,12 @@ class Matches:
 
     @property
     def games_played(self) -> int:
-        """Number of games that all players together have played since the run started."""
+        """Number of games that all workers have played since the run started."""
         return self.games_before + int(self.ctx.all_counters.column("episodes").sum())
 
     def restore(self, params: Params, best: Params) -> int:
-        """Publish the present champion and return its version. If none is saved, use the champion of an earlier judge.
-        If there is none either, use the learner's weights.
+        """Publish the champion and return its version. If no champion was saved, take the weights that an earlier judge
+        published, or else the learner's weights.
         """
         if self.ctx.directory is not None and (saved := checkpoint.champions(self.ctx.directory)):
             arrays = checkpoint.open_checkpoint(saved[-1]).arrays(checkpoint.policy_name(0))
@@ -155,7 +155,7 @@ class Matches:
         return self.champion.version
 
     def play(self, params: Params, best: Params) -> Row:
-        """Play the learner's weights against the champion. If they pass, publish them. Return the match's row."""
+        """Play the learner's weights against the champion, and publish winning weights. Return the match's log line."""
         version = params.pull(self.candidate.vector)
         self.candidate.take(version)
         points, distinct = self._match()
@@ -171,7 +171,7 @@ class Matches:
         return row
 
     def _match(self) -> tuple[np.ndarray, int]:
-        """Play until the verdict. Return the candidate's points per game, and the number of different openings."""
+        """Play games until `gate` decides. Return the candidate's points per game, and how many openings differ."""
         starts, notes = self._openings()
         firsts = starts.begins == (notes.length % 2 == 0)  # whether the candidate moved first, per game
         ended = list[float]()
@@ -186,7 +186,7 @@ class Matches:
         return np.array(ended), len(np.unique(starts.records, axis=0))
 
     def _openings(self) -> tuple[MatchStarts, GameNotes]:
-        """Return openings, each for two games, and the notes of all games, which already contain the opening moves."""
+        """Draw openings, each for two games. Return them, and GameNotes that contain their moves."""
         seed = seed_of(self.ctx.seed, self.candidate.version + 1)
         draw = Search(self.board, self.games, self.opening, self.champion, seed)
         records, moves = play.draw_openings(
@@ -218,7 +218,7 @@ class Matches:
             self.ctx.log("game", json.dumps(about | notes.row(game, outcome)))
 
     def _save(self, counters: Row) -> None:
-        """Save the champion's weights. They are saved completely or not at all."""
+        """Save the champion's weights, completely or not at all."""
         if self.ctx.directory is None:
             return
         try:
@@ -250,9 +250,11 @@ def rater(
     every: int,
     matches: int,
 ) -> Iterator[None]:
-    """Rate the learner's weights by matches against references (opponents of fixed skill). The first weights are rated
-    by `matches` matches. When `every` updates have followed a rated version, the newest weights are rated. If there are
-    several agents, only the first is rated. references: names of scripted bots. Random play is always added.
+    """Rate the learner's weights by matches against references (opponents of fixed skill).
+
+    The first weights are rated, and then the newest weights after every `every` updates. In a run with several agents,
+    only the first one is rated. references: names of scripted bots; random play is always added. matches: number of
+    matches per rating.
     """
     names = check_references(games.spec, references, matches)
     place = contextlib.nullcontext(ctx.directory) if ctx.directory else tempfile.TemporaryDirectory()  # in a dry run
@@ -269,8 +271,8 @@ def rater(
 
 
 def check_references(spec: EnvSpec, references: Sequence[str], matches: int) -> tuple[str, ...]:
-    """Return the names of the references, `random` first. Raises UserError: bots are unknown, the teams do not fit, or
-    `matches` is odd or too small.
+    """Return the names of the references, `random` first. Raises UserError if a bot is unknown, if the environment does
+    not have two teams of the same kind, or if `matches` is odd or below 2.
     """
     if unknown := sorted({*references} - {*spec.bots, ratings.RANDOM}):
         given = f"references: unknown bots: {', '.join(unknown)}"
@@ -283,14 +285,14 @@ def check_references(spec: EnvSpec, references: Sequence[str], matches: int) -> 
 
 
 def rated_games(envs: Envs) -> Envs:
-    """Return the games in which versions are rated. They have no randomized starts."""
+    """Return `envs` without randomized starts, for the games of a rating."""
     if not isinstance(envs.name, str):
         return envs
     return replace(envs, name="+".join(word for word in envs.name.split("+") if not word.startswith("randomize=")))
 
 
 class Rater:
-    """Rates versions of the learner's weights. Its whole state is in the lines of ratings.jsonl."""
+    """Rates versions of the learner's weights. The lines of ratings.jsonl hold the rater's whole state."""
 
     def __init__(self, ctx: WorkerContext, directory: Path, games: Envs, policy: PolicyFactory, params: Params):
         self.ctx, self.directory, self.games, self.params = ctx, directory, games, params
@@ -304,7 +306,7 @@ class Rater:
         self.begun = time.monotonic() - (reports[-1] if reports else 0.0)
 
     def meet(self, names: Sequence[str]) -> Generator[None, None, dict[str, float]]:
-        """Return the TrueSkill mean μ of each reference. If references.json lacks it, play round-robin matches."""
+        """Return the TrueSkill mean μ of each reference, read from references.json or found by round-robin matches."""
         settings = ratings.reference_settings(self.games.title, names)
         if known := ratings.read_references(self.directory, settings):
             return known
@@ -321,7 +323,7 @@ class Rater:
         return {name: mu for name, (mu, _) in skills.items()}
 
     def is_due(self, every: int, matches: int) -> bool:
-        """Tell whether the newest weights must be rated or lack matches. If so, load them."""
+        """Tell whether the newest weights need matches. If they do, load them."""
 
         def wanted(version: int) -> bool:
             if not self.rated or version >= self.rated[-1].version + every:
@@ -334,7 +336,7 @@ class Rater:
         return wanted(self.version)
 
     def rate(self, references: dict[str, float], matches: int) -> Iterator[None]:
-        """Play the matches that the loaded weights still lack. Write a line for each batch of matches."""
+        """Play the matches that the loaded weights still need. Write a line for each batch of matches."""
         steps = self.steps_before + int(self.ctx.all_counters.column("steps").sum())
         wall = round(time.monotonic() - self.begun, 3)
         now = ratings.RatedVersion(self.version, steps, wall, ratings.first_skill(self.rated))
@@ -365,7 +367,7 @@ class Rater:
         return play.scripted_player(load_bot(self.games.spec, name))
 
     def _write(self, name: str, write: Callable[[], None]) -> Iterator[None]:
-        """Call `write` until it succeeds. The rater plays no match before that."""
+        """Call `write` until it succeeds."""
         for tried in count():
             try:
                 return write()

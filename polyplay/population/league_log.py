@@ -1,18 +1,17 @@
-"""Log of a league of agents: file matches.jsonl. Its lines, applied in order, give the league's state.
+"""Log of a league of agents: file matches.jsonl. The log's lines, applied in order, give the league's state.
 
-This module imports no torch. Each line has one of these keys:
+A table is the group of players in an actor's matches. This module imports no torch. Each line has one of these keys:
 
-begin   a session of the run begins, with its settings; counts of data that workers hand over in memory restart at 0;
-        versions: number of updates of each agent from which the session continues
-table   new players at an actor's table; costs: the quality that each player loses by a defeat
-of      results of matches: `of` lists the different ones, each with the player of each block of seats and each team's
-        outcome; `played` lists indices into `of`, in the order in which the matches were rated
+begin   session number `begin` of the run begins, with the league's settings. `versions`: updates of each agent so far
+table   an actor's table has new players. `costs`: the quality that each player loses by a defeat
+of      results of matches. `of`: the different results, each with the players and every team's outcome. `played`: the
+        index of each match's result in `of`, in the order in which the matches were rated
 lost    number of an actor's matches that are not rated, because the referee was too slow
-post    the past agent AGENT-VERSION enters, as player number `player`
-leave   a past agent leaves
-look    agent `look` was compared with another; if the line has `copy`, a number, the agent will continue with the
-        weights of agent `donor`, and with the hyperparameters `values` instead of `old`
-copied  copy `copied` was made: the agent's `version` has the weights of the donor's `donor_version`; at: the time
+post    past agent `post` (AGENT-VERSION) enters the league as player number `player`
+leave   past agent `leave` leaves the league
+look    agent `look` was compared with another agent. If the line has `copy` (the number of a copy), the agent will get
+        the weights of agent `donor`, and the hyperparameters `values` instead of `old`
+copied  copy number `copied` was made. The agent's `version` has the weights of the donor's `donor_version`. `at`: time
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ LOG, SUMMARY, SCHEMA = "matches.jsonl", "league.json", 1
 
 
 class MatchLog(JsonLines):
-    """File matches.jsonl of a league. A line is written before it is applied. lines: number of lines in the file."""
+    """File matches.jsonl of a league, in which the referee writes a line before applying it. lines: number of lines."""
 
     def __init__(self, directory: Path):
         super().__init__(directory / LOG)
@@ -48,9 +47,7 @@ class MatchLog(JsonLines):
             self.lines = sum(1 for _ in file)
 
     def cut(self, lines: int) -> None:
-        """Cut the file off after its first `lines` lines. The run then plays the matches of the other lines again.
-        Raises OSError, or UserError if the file has fewer lines.
-        """
+        """Remove all lines after the first `lines` lines. Raises OSError, or UserError if the file has fewer lines."""
         if self.lines < lines:
             text = f"{self.directory / LOG} has {self.lines:,} lines, and the checkpoint was written after {lines:,}"
             raise UserError(f"{text}: ratings and copies can't continue; resume from an older checkpoint")
@@ -63,7 +60,7 @@ class MatchLog(JsonLines):
         os.fsync(self.file.fd)
 
     def write(self, *rows: Mapping[str, object]) -> None:
-        """Append lines. Raises OSError: nothing was written."""
+        """Append lines. Raises OSError, with nothing written."""
         super().write(*rows)
         self.lines += len(rows)
 
@@ -74,7 +71,7 @@ class MatchLog(JsonLines):
 
 
 def has_league(directory: Path) -> bool:
-    """Tell whether matches.jsonl is the log of a league. Its first line then begins a session of the run."""
+    """Tell whether matches.jsonl is the log of a league: the log's first line begins a session of the run."""
     return "begin" in next(read_lines(directory / LOG), {})
 
 
@@ -83,7 +80,7 @@ Pairing = tuple[list[int], list[int], float]  # players of two teams, points of 
 
 
 class LeagueRatings:
-    """Ratings of a league's players by matches. They are in local arrays until `bind` moves them to shared memory."""
+    """Elo ratings, qualities and results of a league's players, in local arrays until `bind` is called."""
 
     def __init__(self, league: League):
         self.sides, self.agents = league.sides, league.agents
@@ -95,13 +92,13 @@ class LeagueRatings:
         self.elo, self.quality, self.games, self.points = arrays
 
     def bind(self, league: League) -> None:
-        """Copy the ratings to the league's shared memory. Later changes are made only there."""
+        """Copy the ratings to the league's shared memory, and change them only there afterward."""
         for shared, own in zip(league.rated, self.arrays, strict=True):
             shared[:] = own
         self._work_in(league.rated)
 
     def inherit(self, player: int, agent: int, quality: float) -> None:
-        """Give a player the Elo rating of another player, `agent`, and set the player's quality to `quality`."""
+        """Give a player the Elo rating of the player `agent`, and the given quality."""
         self.elo[player], self.quality[player] = self.elo[agent], quality
 
     def forget(self, player: int | slice) -> None:
@@ -111,14 +108,14 @@ class LeagueRatings:
             matrix[player] = matrix[:, player] = 0
 
     def about(self, player: int, names: Sequence[str]) -> Row:
-        """Return a player's numbers for league.json. `against` has matches and points, by the other player's name."""
+        """Return a player's row for league.json. `against` has matches and points, by the other player's name."""
         met = np.flatnonzero(self.games[player]).tolist()
         row: Row = {"elo": float(self.elo[player]), "quality": float(self.quality[player])}
         return row | {"against": {names[j]: [int(self.games[player, j]), float(self.points[player, j])] for j in met}}
 
     def play(self, of: Sequence[Match], played: Sequence[int], costs: Mapping[int, float]) -> None:
-        """Rate matches. of: the different matches. played: indices into `of`, in the order of play. costs: the quality
-        that a past agent (older copy of an agent) loses each time a current agent beats it.
+        """Rate matches. of: the different matches. played: for each match in order, its index in `of`.
+        costs: quality that a past agent (older copy of an agent) loses each time a current agent beats it.
         """
         pairings = [self._pairings(*match) for match in of]
         for i, n in Counter(played).items():
@@ -133,7 +130,7 @@ class LeagueRatings:
             self.elo[p] = elo[p]
 
     def _pairings(self, players: Sequence[int], outcome: Sequence[float]) -> list[Pairing]:
-        """Split a match into matches of two teams. A player counts once per team. Players of both do not count."""
+        """Return all pairs of teams in a match. Leave out players that are in both teams."""
         teams = [dict.fromkeys(players[block] for block in blocks) for blocks in self.sides]
         found: list[Pairing] = []
         for t in range(len(teams)):
@@ -145,7 +142,6 @@ class LeagueRatings:
         return found
 
     def _count(self, pairing: Pairing, n: int, costs: Mapping[int, float]) -> None:
-        """Count `n` matches of two teams in the matrices. Lower the quality of past agents that current agents beat."""
         first, second, points = pairing
         for a, b, won in ((first, second, points), (second, first, 1 - points)):
             at = np.ix_(a, b)
@@ -157,7 +153,7 @@ class LeagueRatings:
 
 
 def _rate(pairing: Pairing, elo: dict[int, float]) -> None:
-    """Change the Elo ratings of the players of a match, by the same number for all players of a team."""
+    """Update the Elo ratings after a match of two teams. All ratings of a team change by the same number."""
     first, second, points = pairing
     mine, theirs = (sum(elo[p] for p in team) / len(team) for team in (first, second))
     change = elo_change(mine, theirs, points)
@@ -173,7 +169,7 @@ def _rate(pairing: Pairing, elo: dict[int, float]) -> None:
 
 @dataclass
 class CopyHistory:
-    """Comparisons of agents (looks), and copies of one agent's weights by another agent, that are in the log."""
+    """The log's comparisons of agents (looks), and its copies of one agent's weights by another agent."""
 
     matches: Counter[int] = field(default_factory=Counter)  # agent → matches since the agent began or copied
     looked: Counter[int] = field(default_factory=Counter)  # agent → `matches` at the agent's last look
@@ -183,21 +179,21 @@ class CopyHistory:
     made: list[Row] = field(default_factory=list)
 
     def count(self, matches: Sequence[Match], played: Sequence[int], agents: int) -> None:
-        """Count the matches of each agent. matches, played: `of` and `played` as in LeagueRatings.play."""
+        """Count the matches of each agent. For the parameters, see LeagueRatings.play."""
         for i, n in Counter(played).items():
             for p in set(matches[i][0]):
                 if p < agents:
                     self.matches[p] += n
 
     def look(self, line: Row) -> None:
-        """Apply the line about an agent's comparison with another agent."""
+        """Apply a line about the comparison of an agent with another one."""
         self.looks += 1
         self.looked[line["look"]] = self.matches[line["look"]]
         if "copy" in line:
             self.copies, self.pending = line["copy"], line
 
     def complete(self, line: Row, ratings: LeagueRatings) -> None:
-        """Apply the line of a completed copy. If this copy is the pending one, the agent gets the donor's rating."""
+        """Apply the line of a completed copy: the agent that copied gets the donor's rating."""
         if self.pending is None or self.pending["copy"] != line["copied"]:
             return
         agent, donor = self.pending["look"], self.pending["donor"]
@@ -211,7 +207,7 @@ class CopyHistory:
         self.pending = None
 
     def begin(self, versions: Mapping[str, int], ratings: LeagueRatings) -> None:
-        """Begin a session at these updates of the agents. Undo copies made after these updates, the newest first."""
+        """Begin a session with the agents at `versions` (numbers of updates). Undo copies that were made later."""
         self.pending = None
         for copy in reversed(self.made):
             if copy["version"] > versions.get(str(copy["agent"]), 0):
@@ -220,14 +216,14 @@ class CopyHistory:
 
 
 class LeagueAgents(Population):
-    """The agents of a league, about whose copies the referee decides. A copy is ordered once its line is in the log."""
+    """Population of a league's agents. `look` decides about a copy. The referee then orders the copy."""
 
     def __init__(self, league: League, history: CopyHistory, evolution: Evolution):
         self.league, self.history, self.evolution = league, history, evolution
         self.copied: Row = {}  # part of a look's line about the copy; {}: no copy
 
     def standings(self) -> list[Standing]:
-        """Return the agents' standings. The score is the Elo rating, or None before `every` matches were played."""
+        """Return the agents' standings. The score is the Elo rating. It is None for fewer than `every` matches."""
         league, played, every = self.league, self.history.matches, self.evolution.every
         elo = [float(league.elo[a]) if played[a] >= every else None for a in range(league.agents)]
         values = [dict(zip(league.varied, hyper, strict=True)) for hyper in league.hyper.tolist()]
@@ -238,9 +234,7 @@ class LeagueAgents(Population):
         self.copied = {"donor": donor, "old": self.standings()[receiver].values, "values": numbers}
 
     def due(self) -> int | None:
-        """Return an agent to be compared now, or None if no agent is due, a copy is pending, or a learner has not
-        begun.
-        """
+        """Return an agent that must be compared now, or None. No agent is due while a copy is pending."""
         history, every = self.history, self.evolution.every
         if not every or history.pending is not None or np.isnan(self.league.hyper).any():
             return None
@@ -258,7 +252,7 @@ class LeagueAgents(Population):
 
 @dataclass
 class LeagueTable:
-    """Players at an actor's table, and the table's previous players, whose last matches may still arrive."""
+    """Players in an actor's matches, and the previous players, whose last matches may not have been reported yet."""
 
     draw: int = 0
     players: list[int] = field(default_factory=list)
@@ -297,7 +291,7 @@ class LeagueState:
         return Identity(leagues.PAST, *map(int, name.split("-"))) if name else Identity(leagues.NOBODY, 0, 0)
 
     def apply(self, line: Row) -> None:
-        """Apply one line of the log. Raises UserError: the line begins a session of a league with other settings."""
+        """Apply one line of the log. Raises UserError if the line begins a session of a league with other settings."""
         if "of" in line:
             self._play(line["actor"], line["draw"], line["of"], line["played"])
         elif "table" in line:
@@ -316,7 +310,8 @@ class LeagueState:
             self._begin(line)
 
     def beginning(self, versions: Mapping[str, int]) -> Row:
-        """Return the line of the next session, with all settings on which ratings depend. versions: agents' updates."""
+        """Return the line of the next session, with the settings that affect ratings. versions: updates of each agent.
+        """
         return {**self.about, "begin": self.session + 1, "versions": dict(versions)}
 
     @property
@@ -373,7 +368,7 @@ class LeagueState:
         return {**about, "version": who.version, **self.ratings.about(player, self.names)}
 
     def save(self) -> Row:
-        """Return the state as plain data, which people and tournaments read."""
+        """Return the state as plain data for league.json."""
         players = [self._row(p, name) for p, name in enumerate(self.names) if name]
         return {**self.about, "players": players, "history": self.history, "copies": self.copies.made}
 
@@ -394,9 +389,7 @@ class LeagueHistory(NamedTuple):
     copies: list[Row]
 
     def values_over(self, agent: int, first: Row) -> list[tuple[int, Row]]:
-        """Return pairs (matches rated before, hyperparameters) for `first`, the initial ones, and for each copy by
-        `agent`.
-        """
+        """Return [(matches rated before, hyperparameters)] of `agent`: `first`, and the values after each copy."""
         begin, values, found = 0, first, list[tuple[int, Row]]()
         for copy in self.copies:
             if copy["agent"] == agent:
@@ -406,7 +399,7 @@ class LeagueHistory(NamedTuple):
 
 
 def read_history(directory: Path) -> LeagueHistory:
-    """Read the ratings over the run of a league, even during the run. Raises UserError: no league, or a damaged log."""
+    """Read a league's Elo ratings over the run, even during the run. Raises UserError without a valid league log."""
     lines = list(read_lines(directory / LOG))
     if not lines or "begin" not in lines[0]:
         raise UserError(f"RUN: {directory} has no {LOG} of a league: name a run of league or ftw")

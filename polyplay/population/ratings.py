@@ -19,7 +19,7 @@ Skill = tuple[float, float]  # a player's mean μ and standard deviation σ
 
 
 def win_probability(elo: float, other: float) -> float:
-    """Return a player's chance to beat another by Elo's model: 400 points are odds of 10 to 1. A draw is half a win."""
+    """Return a player's chance to beat another by Elo's model. With a lead of 400 points, the odds are 10 to 1."""
     return 1 / (1 + 10 ** ((other - elo) / 400))
 
 
@@ -28,9 +28,8 @@ K = 16.0  # most points by which a match changes a rating
 
 
 def elo_change(first: float, second: float, points: float) -> float:
-    """Return the rating points that each player of the first team gains, and each of the second team loses. first,
-    second: mean ratings of the teams' players. points: result of the first team: 1 for a win, ½ for a draw, 0 for a
-    loss.
+    """Return the points that each player of the first team gains, and that each player of the second team loses.
+    `first`, `second`: mean ratings of the teams. `points`: 1 if the first team won, ½ for a draw, 0 if it lost.
     """
     return K * (points - win_probability(first, second))
 
@@ -46,7 +45,8 @@ MARGIN = BETA * (NORMAL.inv_cdf((DRAW + 1) / 2) * math.sqrt(2))  # a smaller dif
 
 
 def trueskill(first: Skill, second: Skill, points: float) -> tuple[Skill, Skill]:
-    """Return the skills of both players after a match. points: result of the first player: 1 won, ½ drawn, 0 lost."""
+    """Return the skills of both players after a match. points: 1 if the first player won, ½ for a draw, 0 if it lost.
+    """
     variance = (first[1] * first[1] + BETA**2) + (second[1] * second[1] + BETA**2)
     c, lost = math.sqrt(variance), points < 0.5
     ahead = (second[0] - first[0] if lost else first[0] - second[0]) / c
@@ -101,7 +101,7 @@ NEAR, FEWEST = 10.0, 2  # references within NEAR points are considered, or the F
 
 @dataclass
 class RatedVersion:
-    """A version of the weights and its matches. steps, wall_seconds: those of the run when the weights were taken."""
+    """A version of the weights and its matches. steps, wall_seconds: the run's counts when the weights were taken."""
 
     version: int
     steps: int
@@ -115,7 +115,7 @@ class RatedVersion:
 
 
 def rate_against(skill: Skill, reference: float, points: Iterable[float]) -> Skill:
-    """Return a player's skill after matches against a reference of fixed skill. points: the player's results, in order.
+    """Return a player's skill after matches against a reference of fixed skill. points: the player's results.
     After each match, with v and w of Herbrich et al. 2006: μ ← μ ± σ²/c · v, σ² ← σ² (1 − σ²/c² · w), c² = σ² + 2β².
     """
     for scored in points:
@@ -124,7 +124,7 @@ def rate_against(skill: Skill, reference: float, points: Iterable[float]) -> Ski
 
 
 def first_skill(rated: Sequence[RatedVersion]) -> Skill:
-    """Return the skill that the next version begins with: σ = SIGMA, and μ of the previous version, or 0 if none."""
+    """Return the initial skill of the next version: σ = SIGMA, and the previous version's μ (0 without one)."""
     return (rated[-1].skill[0] if rated else 0.0), SIGMA
 
 
@@ -138,7 +138,7 @@ def rate_lines(lines: Iterable[Row]) -> list[RatedVersion]:
 
 
 def take_line(rated: list[RatedVersion], line: Row) -> None:
-    """Apply the next line of ratings.jsonl. It has matches of a new version, or more matches of the last version."""
+    """Apply a line of ratings.jsonl to `rated`. The line's matches belong to the last version or to a new one."""
     if not rated or rated[-1].version != line["version"]:
         start = first_skill(rated)
         rated.append(RatedVersion(line["version"], line["steps"], line["wall_seconds"], start))
@@ -148,10 +148,10 @@ def take_line(rated: list[RatedVersion], line: Row) -> None:
 
 
 def next_reference(mu: float, points: Mapping[str, Sequence[float]], references: Mapping[str, float]) -> str:
-    """Return the reference (opponent of fixed skill) that a version plays next. Candidates are the references within 10
-    points of the version's μ, but at least the two nearest. Of these, the least played is chosen, and of several, the
-    nearest.
-    points: results of the version's matches, by reference.
+    """Return the reference (opponent of fixed skill) that a version plays next. points: earlier results, by reference.
+
+    All references within 10 points of the version's μ are considered, and at least the two nearest. Among them, the one
+    with the fewest matches is chosen.
     """
     nearest = sorted(references, key=lambda name: (abs(references[name] - mu), name))
     near = sum(abs(skill - mu) <= NEAR for skill in references.values())
@@ -159,7 +159,7 @@ def next_reference(mu: float, points: Mapping[str, Sequence[float]], references:
 
 
 def read_rated(directory: Path) -> list[RatedVersion]:
-    """Return the rated versions of a run. The list may be empty."""
+    """Return the rated versions of a run, which may be none."""
     return rate_lines(read_lines(directory / RATINGS))
 
 
@@ -169,14 +169,14 @@ SEED, MATCHES = 0, 32  # seed, and matches of each pair of references: the same 
 
 
 def reference_settings(environment: str, names: Sequence[str]) -> Row:
-    """Return the settings on which the matches and ratings of references depend."""
+    """Return the settings that the references' skills depend on."""
     skills = {"mu": MU, "sigma": SIGMA, "beta": BETA, "draw": DRAW}
     return {"environment": environment, "seed": SEED, "matches": MATCHES, "trueskill": skills, "names": list(names)}
 
 
 def reference_skills(names: Sequence[str], pairs: Mapping[tuple[str, str], Sequence[float]]) -> dict[str, Skill]:
-    """Return the skills of the references from round-robin matches. `random`, one of the names, gets μ = 0. Matches are
-    rated in rounds: the first match of each pair, then the second of each pair, and so on.
+    """Return the skills of the references from round-robin matches, shifted so that `random` has μ = 0. Matches are
+    rated in turn: the first match of each pair, then the second match of each pair, and so on.
     """
     skills: dict[str, Skill] = dict.fromkeys(names, (MU, SIGMA))
     for scored in zip(*pairs.values(), strict=True):
@@ -186,7 +186,7 @@ def reference_skills(names: Sequence[str], pairs: Mapping[tuple[str, str], Seque
 
 
 def read_references(directory: Path, settings: Mapping[str, object] | None = None) -> dict[str, float]:
-    """Return the μ of a run's references, by name, or {} if the file is missing, damaged, or of other settings."""
+    """Return the μ of a run's references, by name. Return {} if the file is missing, damaged or has other settings."""
     try:
         found = read_object(directory / REFERENCES)
         same = all(found[name] == value for name, value in (settings or {}).items())

@@ -2,9 +2,9 @@
 
     League ──► results, past agents ──► lines of matches.jsonl ──► LeagueState ──► ratings, players, tables ──► League
 
-A table is the group of players in an actor's matches. A past agent is an older copy of an agent. A line is written
-before it is applied. Then the memory of the data that was handed over is released. So a restarted referee restores
-every rating from the lines. This module imports no torch.
+A table is the group of players in an actor's matches. A past agent is an older copy of an agent. The referee writes a
+line to the log before applying it, so a restarted referee restores every rating from the log. This module imports no
+torch.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ RATE = 0.01  # learning rate η of the qualities (Berner et al. 2019, appendix N
 
 @dataclass(frozen=True)
 class Opponents:
-    """A rule by which the opponents at a table are drawn. share: probability of a past agent."""
+    """A rule that draws opponents at a table (group of players in a match). share: probability of a past agent."""
 
     rule: str
     share: float = 0.0
@@ -72,12 +72,10 @@ class Opponents:
     def draw(
         self, first: int, league: League, past: Sequence[int], random: np.ndarray
     ) -> tuple[list[int], list[float]]:
-        """Draw the players of a table. Return the players, beginning with `first`, and the quality that each loses by a
-        defeat.
+        """Draw the players of a table, beginning with `first`. Also return the quality that each loses by a defeat.
 
-        No player is drawn twice while others are left, except past agents drawn by quality.
-        past: player numbers of the existing past agents.
-        random: random numbers, float [seated, 2], uniform in (0, 1).
+        Players are drawn without repetition, as far as possible. Past agents drawn by quality may repeat.
+        `past`: player numbers of the past agents. `random`: uniform numbers in (0, 1), float [seated, 2].
         """
         agents, bots = range(league.agents), range(league.players - len(league.bots), league.players)
         pool = [*agents, *past, *bots] if self.rule in (UNIFORM, BY_ELO) else list(agents)
@@ -99,7 +97,7 @@ class Opponents:
 
 
 def match_weight(chance: float) -> float:
-    """Return the weight of a match that is won with probability `chance`. It is a normal density, scaled to 1 at ½."""
+    """Return the weight of a match that is won with probability `chance`: a normal density, scaled to 1 at ½."""
     return math.exp(-(((chance - 0.5) / DEVIATION) ** 2) / 2)
 
 
@@ -110,20 +108,20 @@ def quality_chances(quality: np.ndarray) -> np.ndarray:
 
 
 def quality_cost(chance: float, n: int) -> float:
-    """Return the quality that a past agent loses by a defeat, if it is one of `n` and is drawn with probability
-    `chance`. This way, all past agents lose the same in expectation.
+    """Return the quality that one of `n` past agents loses by a defeat. chance: probability with which it was drawn.
+    Agents that are drawn rarely lose more, so that the expected loss is the same for all.
     """
     return RATE / (n * chance)
 
 
 def draw_index(weights: np.ndarray, where: float) -> int:
-    """Return an index that is drawn with these weights. where: the uniform random number to use, from 0 to 1."""
+    """Draw an index with these weights. where: uniform random number from 0 to 1."""
     ends = np.cumsum(weights)
     return min(int(np.searchsorted(ends, where * ends[-1], side="right")), len(ends) - 1)
 
 
 def keep_seats(players: Sequence[int], costs: Sequence[float], before: Sequence[int]) -> tuple[list[int], list[float]]:
-    """Reorder the players and costs of a table, so that players of the previous table stay at their seats."""
+    """Reorder the new players of a table and their costs. Players of the previous table `before` keep their seats."""
     places: list[int | None] = [None] * len(players)
     rest = []
     for i, player in enumerate(players):
@@ -150,7 +148,7 @@ def referee(
     matches: int,
     evolution: Evolution = NO_COPIES,
 ) -> Iterator[None]:
-    """Rate the matches that actors report. matches: number of matches at a table before its players are drawn again."""
+    """Rate the matches that actors report. matches: number of matches after which a table gets new players."""
     place = contextlib.nullcontext(ctx.directory) if ctx.directory else tempfile.TemporaryDirectory()  # in a dry run
     with place as directory:
         rating = Referee(replace(ctx, directory=Path(directory)), rates, opponents, matches, evolution)
@@ -165,7 +163,7 @@ def referee(
 
 
 class Referee:
-    """Referee of a league. The log's lines are its state. It writes this state to the League's shared memory."""
+    """Referee of a league. The log's lines determine the league's state, which the referee copies to shared memory."""
 
     def __init__(
         self, ctx: WorkerContext, league: League, opponents: Opponents, matches: int, evolution: Evolution = NO_COPIES
@@ -190,7 +188,7 @@ class Referee:
         self._save()
 
     def write_part(self, number: int) -> None:
-        """Write the league's part of a checkpoint. This happens between two rounds of the workers' turns."""
+        """Write the league's part of a checkpoint."""
         assert self.ctx.directory is not None
         part = checkpoint.CheckpointPart(self.ctx.directory, number)
         try:
@@ -201,7 +199,7 @@ class Referee:
             self.ctx.log("warning", f"checkpoint {number}: without the league's matches under way: {refusal_text(e)}")
 
     def _publish(self) -> None:
-        """Write the whole state to the League. Its memory may be new, or may hold the state of an earlier referee."""
+        """Write the whole state to the League's shared memory."""
         state, league = self.state, self.league
         state.ratings.bind(league)
         for player in range(league.players):
@@ -235,7 +233,7 @@ class Referee:
         return bool(lines)
 
     def _take(self, lines: list[Row]) -> bool:
-        """Write lines to the log, and then apply them. If they cannot be written now, return False."""
+        """Write lines to the log, and then apply them. Return False if writing fails."""
         if not lines:
             return True
         try:
@@ -254,7 +252,7 @@ class Referee:
     # ------------------------------------------------------------------------------------------------ handed over
 
     def _results(self) -> Iterator[Row]:
-        """Yield a line about the next matches of each actor with new ones. All matches of a line are of one table."""
+        """Yield log lines with the matches that actors have reported."""
         names = self.state.names
         for actor in range(self.league.actors):
             draws, seated, outcomes = self.league.results(actor, self.state.taken[actor], MOST)
@@ -287,7 +285,7 @@ class Referee:
             yield {"copied": pending["copy"], "version": made[0], "donor_version": made[1], "at": now()}
 
     def _hand_back(self) -> None:
-        """Release the memory of the data that was handed over, because the data is now in the log."""
+        """Release the memory of data that is in the log now."""
         for actor in range(self.league.actors):
             self.league.taken[actor] = self.state.taken[actor]
         for player in self.league.reserve.tolist():
@@ -297,9 +295,7 @@ class Referee:
     # ------------------------------------------------------------------------------------------------ decisions
 
     def _make_room(self, acknowledged: list[int] | None = None) -> None:
-        """Reserve a player number for the next past agent of each agent. If no number is free, a past agent leaves.
-        This is the one with the lowest quality among those at no table, and if there are several, the oldest.
-        """
+        """Reserve a player number for the next past agent of each agent. If no number is free, remove a past agent."""
         state, league = self.state, self.league
         reserves = league.reserve.tolist()
         for agent, player in enumerate(reserves):
@@ -312,7 +308,7 @@ class Referee:
             league.enter(agent, state.entered[agent], reserves[agent])
 
     def _dismiss(self, acknowledged: list[int] | None) -> int:
-        """Remove a past agent, but never the newest. Return its player number, or -1 if all others are at tables."""
+        """Remove the past agent of lowest quality, except the newest and those at tables. Return its number, or -1."""
         state, seated = self.state, set[int]()
         for actor, table in state.tables.items():
             left = acknowledged is not None and acknowledged[actor] == table.draw
@@ -326,12 +322,12 @@ class Referee:
         return player
 
     def _ask(self) -> None:
-        """If a copy is pending, order it through the League."""
+        """Order the pending copy, if one exists."""
         if (line := self.state.copies.pending) is not None:
             self.league.ask(CopyOrder(line["copy"], line["look"], line["donor"]), list(line["values"].values()))
 
     def _draws(self, acknowledged: list[int]) -> Iterator[Row]:
-        """Yield a line for each actor that has no table yet, or that has played enough matches with its table."""
+        """Yield a line with new players for each actor that needs a table."""
         for actor in range(self.league.actors):
             table = self.state.tables[actor]
             if table.draw == 0 or (acknowledged[actor] == table.draw and table.since >= self.matches):

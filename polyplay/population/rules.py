@@ -1,8 +1,7 @@
 """Evolution of a population: rules that decide which member copies which, and how copied hyperparameters change.
 
-Sources: Jaderberg et al. 2017, §4.1.1; 2019. A rule is a function of plain data and a random generator. It does not
-depend on runs. Two kinds of Population evolve: runs in files (population.trainer), and agents in memory
-(population.league_log).
+The rules are those of Jaderberg et al. 2017, §4.1.1, and 2019. Members of a population are runs (population.trainer) or
+agents of a league (population.league_log).
 """
 
 from __future__ import annotations
@@ -25,9 +24,10 @@ from polyplay.population.ratings import win_probability
 
 
 def welch_test(a: Sequence[float], b: Sequence[float]) -> tuple[float, float]:
-    """Return t and p of Welch's t-test (Welch 1947), for two samples of at least two numbers each. The samples'
-    variances may differ. If neither sample varies, p is 1 for equal means, else 0. t is (ā − b̄) / √(s²ₐ/nₐ + s²ᵦ/nᵦ).
-    p is two-sided, by Student's distribution with Welch–Satterthwaite degrees of freedom.
+    """Return t and the two-sided p of Welch's t-test (Welch 1947), for two samples of at least two numbers each.
+
+    t = (ā − b̄) / √(s²ₐ/nₐ + s²ᵦ/nᵦ). p comes from Student's distribution with Welch–Satterthwaite degrees of freedom.
+    If both samples are constant, p is 1 for equal means, else 0.
     """
     means = statistics.mean(map(float, a)) - statistics.mean(map(float, b))  # exact, so that equal means differ by 0
     va, vb = (statistics.variance(map(float, x)) / len(x) for x in (a, b))
@@ -40,13 +40,12 @@ def welch_test(a: Sequence[float], b: Sequence[float]) -> tuple[float, float]:
 
 def two_sided(t: float, freedom: float) -> float:
     """Return the probability that |T| ≥ |t|, for Student's T with ν ≥ 1 degrees of freedom. It is the integral of
-    sin^(ν−1) up to arctan(√ν / |t|), divided by the integral up to π/2. Both are computed by Gauss–Legendre quadrature
-    in the fourth root of the angle.
+    sin^(ν−1) from 0 to arctan(√ν / |t|), divided by the integral from 0 to π/2.
     """
     nodes, weights = np.polynomial.legendre.leggauss(64)
     root = (1 + nodes) / 2
 
-    def integral(end: float) -> float:
+    def integral(end: float) -> float:  # Gauss–Legendre quadrature in the fourth root of the angle
         return end * float(weights @ (root**3 * np.sin(end * root**4) ** (freedom - 1)))
 
     return integral(math.atan2(math.sqrt(freedom), abs(t))) / integral(math.pi / 2)
@@ -62,8 +61,8 @@ FORMS = "NAME=log:LOW:HIGH, NAME=uniform:LOW:HIGH or NAME=a,b,c, as in --vary le
 
 @dataclass(frozen=True)
 class Prior:
-    """Distribution from which values of a hyperparameter are drawn: over a range, or over a list. A `log` range lies on
-    one side of 0.
+    """Distribution from which values of a hyperparameter are drawn: over a range, or over a list. In a `log` range,
+    both ends must have the same sign.
     """
 
     name: str
@@ -87,8 +86,8 @@ class Prior:
         return self._clip(low * (1 - u) + high * u)
 
     def perturb(self, value: Any, rng: np.random.Generator) -> Any:
-        """Return `value` × 0.8 or × 1.2, equally likely, clipped to the range. For a list, return the next or the
-        previous entry. A whole number moves by at least 1, and at an end of the range it moves inward.
+        """Return `value` × 0.8 or × 1.2, with equal probability, clipped to the range. A whole number changes by at
+        least 1. For a list, return the next or the previous entry.
         """
         up = int(rng.integers(2))
         if self.kind == "list":
@@ -98,13 +97,13 @@ class Prior:
         return self._times(value, FACTORS[not up]) if self.whole and moved == value else moved
 
     def label(self) -> str:
-        """Return the prior as text, as it is written after NAME= in --vary."""
+        """Return the prior as text, as --vary takes it after NAME=."""
         if self.kind == "list":
             return ",".join(map(str, self.choices))
         return f"{self.kind}:{self.low}:{self.high}"
 
     def _times(self, value: float, factor: float) -> float:
-        """Return `value` · `factor`, clipped. A whole number is rounded, or moved by 1 if rounding changes nothing."""
+        """Return `value` · `factor`, clipped. A whole number is rounded, and changes by at least 1 before clipping."""
         moved = self._clip(value * factor)
         if self.whole and moved == value:
             return self._clip(value + (1 if (factor > 1) == (value >= 0) else -1))
@@ -115,26 +114,24 @@ class Prior:
 
 
 def combinations(lists: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
-    """Return all combinations of one entry per name. The last name's entry changes fastest. No names give [{}]."""
+    """Return all combinations of one entry per name. The entry of the last name changes fastest."""
     return [dict(zip(lists, chosen, strict=True)) for chosen in product(*lists.values())]
 
 
 def around(values: Mapping[str, float], chance: float = 1.0) -> dict[str, Prior]:
-    """Return default priors of numbers, log-uniform from a tenth of a value to ten times the value. 0 gets no prior."""
+    """Return a default prior for each value except 0: log-uniform from a tenth of the value to ten times the value."""
     ends = {name: sorted((x / RANGE, x * RANGE)) for name, x in values.items() if x}
     return {name: Prior(name, "log", low, high, chance=chance) for name, (low, high) in ends.items()}
 
 
 def initial(priors: Mapping[str, Prior], agents: int, seed: int) -> list[dict[str, float]]:
-    """Return the initial hyperparameters of each agent, drawn from the priors by a separate generator each."""
+    """Return the initial hyperparameters of each agent, drawn from the priors."""
     rngs = [np.random.default_rng([seed, agent, 0, 1]) for agent in range(agents)]  # copies' seeds have 3 numbers
     return [{name: float(prior.draw(rng)) for name, prior in priors.items()} for rng in rngs]
 
 
 def parse_prior(text: str, read: Callable[[str], Any]) -> Prior:
-    """Parse one NAME=PRIOR of --vary. read: turns a word into a value of --NAME, or raises UserError. Raises UserError:
-    the text is not valid.
-    """
+    """Parse one NAME=PRIOR of --vary. Raises UserError for invalid text. read: converts a word to a value."""
     name, _, given = text.partition("=")
     if not (name and given):
         raise UserError(f"--vary '{text}': must be {FORMS}")
@@ -196,7 +193,7 @@ class Population(ABC):
     @abstractmethod
     def copy(self, receiver: int, donor: int, values: Values) -> None:
         """Let member `receiver` continue from the learned state of member `donor`, with the hyperparameters `values`.
-        Raises UserError, without a change: the donor has no complete state.
+        Raises UserError, without a change, if the donor has no complete state.
         """
 
 
@@ -220,9 +217,9 @@ class Evolution:
 
 
 def evolve(population: Population, i: int, rules: Evolution, rng: np.random.Generator) -> Choice:
-    """Choose a donor (member to copy) for member `i`, and copy it. Return the donor and the reason. Member `i`
-    continues with the donor's hyperparameters, changed by a rule. The choice and the changes depend only on the
-    standings and on `rng`.
+    """Choose a donor (member to copy) for member `i`, and copy it. Return the donor, or None, and the reason.
+
+    Member `i` gets the donor's hyperparameters, changed by a rule. The result depends only on standings and `rng`.
     """
     standings = population.standings()
     donor, why = choose_donor(rules.exploit, standings, i, rng)
@@ -238,8 +235,8 @@ Peers = list[tuple[int, float]]  # other members that may be copied, and their s
 
 
 def choose_donor(rule: str, standings: Sequence[Standing], i: int, rng: np.random.Generator) -> Choice:
-    """Return the donor of member `i`, or None, and the reason. Members without a score take no part. Failed members
-    copy others, but no member copies them.
+    """Return the donor of member `i`, or None, and the reason. Members without a score do not copy and are not copied.
+    Failed members copy others, but are not copied.
     """
     mine = standings[i].score
     if mine is None:
@@ -250,8 +247,8 @@ def choose_donor(rule: str, standings: Sequence[Standing], i: int, rng: np.rando
 
 
 def truncation(standings: Sequence[Standing], i: int, mine: float, peers: Peers, rng: np.random.Generator) -> Choice:
-    """A member in the bottom 20 % copies a random better member in the top 20 %. Only members with a score count. If
-    members tie at the edge of the 20 %, all of them belong to the 20 %.
+    """A member in the bottom 20 % copies a random better member in the top 20 %. Members without a score do not count.
+    Members with equal scores at the edge of the 20 % all belong to it.
     """
     scores = [s.score for s in standings if s.score is not None]
     most = -(-len(scores) // 5)  # 20 % of the members, rounded up; exact, unlike 0.2
@@ -272,11 +269,10 @@ def tournament(standings: Sequence[Standing], i: int, mine: float, peers: Peers,
 
 
 def t_test(standings: Sequence[Standing], i: int, mine: float, peers: Peers, rng: np.random.Generator) -> Choice:
-    """A member copies a random other member (peer) if the mean of the peer's last 10 games is higher by Welch's t-test.
+    """A member copies a random other member if that member's mean return is higher by Welch's t-test over 10 games.
 
-    This is the rule of Jaderberg et al. 2017, §4.1.1, "Welch's t-test on the last 10 episodes". The paper gives no
-    level. Here the two-sided p must be below 0.05, so an equally good peer is copied with probability 2.5 %. If one of
-    the two has fewer than two games, no copy is made. A failed member copies any peer.
+    Jaderberg et al. 2017, §4.1.1, test the last 10 games, but give no significance level. Here, the two-sided p must be
+    below 0.05. If one of the members has fewer than two games, no copy is made. A failed member copies any member.
     """
     if not peers:
         return None, "no other member has a score"
@@ -294,8 +290,8 @@ def t_test(standings: Sequence[Standing], i: int, mine: float, peers: Peers, rng
 
 
 def outplayed(standings: Sequence[Standing], i: int, mine: float, peers: Peers, rng: np.random.Generator) -> Choice:
-    """An agent copies a random other agent that beats it with probability 0.7 or more (Jaderberg et al. 2019). The
-    probability is computed from the Elo ratings, which are the scores.
+    """An agent copies a random other agent if that agent beats it with probability 0.7 or more (Jaderberg et al. 2019).
+    The probability is computed from the Elo ratings, which are the scores.
     """
     if not peers:
         return None, "no other agent has played enough"
@@ -305,7 +301,7 @@ def outplayed(standings: Sequence[Standing], i: int, mine: float, peers: Peers, 
 
 
 def nobody(standings: Sequence[Standing], i: int, mine: float, peers: Peers, rng: np.random.Generator) -> Choice:
-    """No member copies another. Training is then a random search."""
+    """No member copies another, so training is a random search."""
     return None, "nothing is copied"
 
 
@@ -324,5 +320,5 @@ EXPLORE: dict[str, Callable[[Any, Prior, np.random.Generator], Any]] = {
 
 
 def change_values(rule: str, values: Values, priors: Priors, rng: np.random.Generator) -> Values:
-    """Return copied hyperparameters, each changed independently by a rule. Those without a prior do not change."""
+    """Return copied hyperparameters. Each one that has a prior is changed by the rule."""
     return {**values, **{name: EXPLORE[rule](values[name], prior, rng) for name, prior in priors.items()}}

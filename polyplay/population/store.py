@@ -1,8 +1,8 @@
 """The files of a population of runs: `population.json`, `lineage.jsonl`, and locks of the members in training.
 
-Every change is made under one lock, which is held for milliseconds. A decision is valid once `population.json` counts
-it. The decision's line of `lineage.jsonl` is written before. If the process is killed in between, the line is cut off
-later. If a process ends, even by a kill, the operating system releases its locks. This module imports no torch.
+Every change is made under one lock. A decision is first written to `lineage.jsonl`. It becomes valid when
+`population.json` counts it. If the process is killed before this, `repair` removes the line. If a process ends, even by
+a kill, the operating system releases its locks. This module imports no torch.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ LINEAGE = "lineage.jsonl"
 
 @dataclass(frozen=True)
 class Segment:
-    """A part of a member's line of descent: agent steps that one member trained with the same hyperparameters."""
+    """A part of a member's history: agent steps that one member trained with the same hyperparameters."""
 
     member: int
     begin: int  # agent steps of that member
@@ -51,11 +51,11 @@ def read_lineage(directory: Path) -> list[Row]:
 
 
 def ancestry(rows: Sequence[Row], member: int, steps: int | None = None) -> list[Segment]:
-    """Return the line of descent of `member` up to its agent step `steps`, the oldest segment first.
+    """Return the history of `member` up to its agent step `steps`, the oldest segment first.
 
-    If `steps` is None, the line ends at the last step in the rows. Each segment counts the agent steps of its member.
-    If a copy joins two segments, the donor's segment ends at the copied step, and the receiver's segment begins at the
-    receiver's step. Only the last segment may be empty. If the member has no row, the line is empty.
+    If `steps` is None, the history ends at the last step in `rows`. Each segment counts its member's agent steps. If
+    the member copied a donor, the donor's segment ends at the copied step, and the member's segment begins at the
+    member's step. Only the last segment may be empty. If the member has no row, the list is empty.
     """
     known = [row["steps"] for row in rows if row["member"] == member]
     known += [row["donor_steps"] for row in rows if row["donor"] == member]
@@ -83,7 +83,7 @@ def founder(member: int, values: Mapping[str, Any]) -> Row:
 
 
 class Store:
-    """The files of a population's directory. Each process and machine that shares the directory may have a Store."""
+    """The files of a population's directory. Any process on any machine that shares the directory may make a Store."""
 
     def __init__(self, directory: Path):
         self.directory = directory
@@ -104,7 +104,7 @@ class Store:
         self.write(population)
 
     def read(self) -> Row:
-        """Return population.json. Raises UserError: the file is missing or damaged."""
+        """Read population.json. Raises UserError if the file is missing or damaged."""
         path = self.directory / FILE
         try:
             found = read_object(path)
@@ -126,7 +126,7 @@ class Store:
         self.write(population)
 
     def repair(self) -> None:
-        """Cut off the line of a decision whose process was killed before it wrote population.json. Raises OSError."""
+        """Remove the lines of lineage.jsonl that population.json does not count. Raises OSError."""
         with self.locked() as population:
             self._cut(population["decisions"])
 
@@ -147,7 +147,7 @@ class Store:
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[Row]:
-        """Lock the population in this context, and yield population.json. Raises UserError: missing or damaged."""
+        """Lock the population in this context, and yield population.json. Raises UserError if `read` does."""
         fd = platform.open_file(self.directory / ".population.lock", os.O_RDWR | os.O_CREAT)
         try:
             platform.lock(fd, wait=True)
@@ -166,11 +166,8 @@ class Store:
 
 
 def wall_seconds(population: Row) -> float:
-    """Return the seconds that all sessions of the population took together. They are measured by the machine's
-    monotonic clock, which all processes share. After a reboot, the clock may show less than at the start of a session.
-    The session then adds 0.
-    """
-    clock = population.get("clock")
+    """Return the total duration of the population's sessions in seconds."""
+    clock = population.get("clock")  # monotonic, shared by all processes; less than `since` after a reboot
     return float(clock["before"] + max(0.0, time.monotonic() - clock["since"])) if clock else 0.0
 
 
@@ -196,7 +193,7 @@ def line_of(
 
 
 def rank_members(members: Iterable[Row]) -> list[Row]:
-    """Sort the members: the best first, those without a score later, failed ones last; equal ones by number."""
+    """Sort the members from best to worst score, then those without a score, then failed members. Ties go by number."""
     return sorted(members, key=lambda m: (m["state"] == FAILED, m["score"] is None, -(m["score"] or 0.0), m["member"]))
 
 

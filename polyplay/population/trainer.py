@@ -1,9 +1,9 @@
-"""Trainer: a worker that trains one member of a population after another, and decides whether it copies another member.
+"""Trainer: a worker that trains one member of a population after another. After each session, it decides on a copy.
 
     trainer ──► members/03: a session of an ordinary run ──► its score ──► copy another or not ──► the next member
 
-Each trainer takes the member with the fewest agent steps. Trainers do not wait for each other, and none decides for
-all. All share the population's files (population.store).
+Each trainer takes the member with the fewest agent steps, without waiting for other trainers. The trainers share only
+the population's files (population.store).
 """
 
 from __future__ import annotations
@@ -49,8 +49,10 @@ PreparedCopy = tuple[str, int]  # a prepared copy: its name after `complete_copy
 
 
 def prepare_copy(member: Path, donor: Path, name: str, lanes: bool = True) -> PreparedCopy:
-    """Write a copy of the donor as `checkpoints/.partial-NAME` of the receiver, `member`. lanes: whether the member's
-    running environments continue; else they restart. Raises OSError; UserError: a member has no complete checkpoint.
+    """Write a checkpoint of the run `member` with the agent of the run `donor`, as `checkpoints/.partial-NAME`.
+
+    `lanes`: whether the member's running environments continue. If false, they restart.
+    Raises OSError, or UserError if a run has no complete checkpoint.
     """
     part = checkpoint.checkpoints_dir(member) / f".partial-{name}"
     own = checkpoint.newest(member, _silent, checkpoint.resume_flaw)
@@ -62,7 +64,7 @@ def prepare_copy(member: Path, donor: Path, name: str, lanes: bool = True) -> Pr
 
 
 def complete_copy(member: Path, name: str, final: str) -> bool:
-    """Make a prepared copy the newest checkpoint. Return whether it exists and is complete. It is safe to repeat."""
+    """Make a prepared copy the newest checkpoint, unless it already is. Return whether the copy is complete."""
     place = checkpoint.checkpoints_dir(member)
     if not (place / final).exists():
         with contextlib.suppress(FileNotFoundError):
@@ -71,7 +73,7 @@ def complete_copy(member: Path, name: str, final: str) -> bool:
 
 
 def agent_flaw(path: Path) -> str | None:
-    """Return a flaw in the agents' files of a checkpoint, or None. Other files are checked when the run resumes."""
+    """Return an error in the agents' files of a checkpoint, or None. A resume checks the other files."""
     return checkpoint.flaw(path, AGENTS)
 
 
@@ -104,7 +106,7 @@ def _compose(part: Path, own: Path, given: Path, lanes: bool) -> PreparedCopy:
 
 
 def _counted(learner: Row, version: int) -> Row:
-    """Return a learner's counts after one more update. Every part of a parameter server also counts one more."""
+    """Return a learner's counts after one more update."""
     shards = {"shards": [own + 1 for own in learner["shards"]]} if "shards" in learner else {}
     return {**learner, "version": version, **shards}
 
@@ -158,7 +160,7 @@ class PopulationPlan:
         ]
 
     def founders(self) -> list[Values]:
-        """Return the initial hyperparameters of each member. They depend on the seed, but not on the rules."""
+        """Return each member's initial hyperparameters: all combinations of a grid, or draws from the priors."""
         priors = self.evolution.priors
         if self.grid:
             return combinations({name: prior.choices for name, prior in priors.items()})
@@ -173,7 +175,7 @@ class PopulationPlan:
         return {**about, "seed": self.seed, "vary": {name: p.label() for name, p in evolution.priors.items()}}
 
     def until(self, member: Row) -> int:
-        """Return the number of agent steps at which the next decision about a member is due."""
+        """Return the agent step of a member at which the next decision is due."""
         return min(self.total, (member["turns"] + 1) * self.evolution.every)
 
 
@@ -189,7 +191,7 @@ class MemberRuns(Population):
         return [Standing(s, tuple(m["games"]), m["values"]) for s, m in zip(scores, self.members, strict=True)]
 
     def copy(self, receiver: int, donor: int, values: Values) -> None:
-        """Prepare a copy, noted in the receiver's `pending`. Raises OSError; UserError: the donor has no checkpoint."""
+        """Prepare a copy, and note it in the receiver's row. Raises OSError, or UserError without a checkpoint."""
         m = self.members[receiver]
         lanes = all(values[name] == m["values"][name] for name in self.plan.anew)  # whether environments continue
         copied = (donor, f"copy-{self.population['decisions']}", lanes)
@@ -202,7 +204,7 @@ class MemberRuns(Population):
         return prepare_copy(self.store.member(receiver), self.store.member(donor), name, lanes)
 
     def complete(self, i: int, copy: tuple[int, str, bool], final: str) -> str:
-        """Complete the copy of member `i`. If it was deleted, make it again. Return the reason of a failure, or ""."""
+        """Complete the prepared copy of member `i`. If its files are gone, prepare it again. Return an error, or ""."""
         own, (donor, name, _) = self.store.member(i), copy
         try:
             if complete_copy(own, name, final) or complete_copy(own, name, final := self.prepare(i, *copy)[0]):
@@ -213,7 +215,7 @@ class MemberRuns(Population):
         return f"its copy of member {donor:02d} is gone: {wrong}"
 
     def decide(self, i: int) -> None:
-        """Decide whether member `i`, ready or failed, copies another one. Write the decision. Raises OSError."""
+        """Decide whether member `i` copies another one, and write the decision. Raises OSError."""
         m, population = self.members[i], self.population
         rng = np.random.default_rng([self.plan.seed, i, m["turns"] + 1, m["falls"]])
         failed, old, score = m["state"] == FAILED, m["values"], m["score"]
@@ -264,9 +266,9 @@ REST = 0.2  # seconds between two searches for a member when all are taken
 class MemberSession:
     """The result of a member's session (one stretch of training).
 
-    steps, frames: counts of the last checkpoint.
-    games: returns of the last games since the member's last copy.
-    seconds: duration of the session.
+    `steps`, `frames`: counts at the last checkpoint.
+    `games`: returns of the last games since the member's last copy.
+    `seconds`: duration of the session.
     """
 
     ended: Literal["ready", "done", "stopped", "failed", "lost"]  # failed: forever; lost: may be tried again
@@ -299,10 +301,7 @@ def trainer(ctx: WorkerContext, *, out: Members, plan: PopulationPlan, run: RunM
 
 
 def _train_next(ctx: WorkerContext, store: Store, plan: PopulationPlan, run: RunMember) -> bool:
-    """Train the member with the fewest agent steps that no other trainer holds. Return whether there is one. Steps
-    after a member's last decision do not count, so a member that stopped before its next decision does not lose its
-    turn.
-    """
+    """Train the free member with the fewest agent steps at its last decision. Return False if no member is free."""
     population = store.read()
     for m in sorted(population["members"], key=lambda m: (m["since"], m["member"])):
         with store.claimed(m["member"]) as mine:

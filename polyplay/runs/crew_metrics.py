@@ -4,8 +4,8 @@ pps                 predictions per second (a prediction answers one observation
 predict_batch       observations per call of the network
 tps                 updates per second
 train_batch         transitions per update
-queue_depth         rollouts or batches that wait when a learner looks into its queue
-prediction_queue    agents that wait for an action when a predictor of GA3C looks into its queue
+queue_depth         mean number of rollouts or batches in a learner's queue
+prediction_queue    mean number of agents in the queue of a predictor of GA3C
 simulations_per_second, games_per_hour  simulations and ended games of tree search
 agent_wait_ms       milliseconds from an agent's observation to its action
 shard_updates_…, grads_…, staleness_…  numbers of a parameter server
@@ -39,9 +39,9 @@ if TYPE_CHECKING:
 
 
 class Throttled:
-    """Wrap a slow measurement, so that it takes at most the fraction `share` of the time. Calling the object returns
-    the last result of `measure`, or measures again if enough time has passed. For example, reading the memory of 20
-    processes takes 0.15 s.
+    """Limits the time of a slow measurement to the fraction `share` of all time.
+
+    A call returns the last result of `measure`, or measures again if enough time has passed.
     """
 
     def __init__(self, measure: Callable[[], float], share: float = 0.01, clock: Callable[[], float] = time.monotonic):
@@ -122,9 +122,8 @@ class CrewMetrics:
 
     @property
     def updates(self) -> int:
-        """Number of updates since the start of the run, summed over the roles (kinds of workers) that learn. A role
-        counts the updates of its most advanced learner. If a role trains several agents, it counts the sum over these
-        agents.
+        """Number of updates since the start of the run, summed over all roles (kinds of workers) that learn. For a role
+        with several agents, all agents' updates are summed. For other roles, the learner with the most updates counts.
         """
         made, roles = self.counters.column("updates"), [role for role in self.crew.roles if role.learner]
         each = sum(made[self.crew.agent_rows(role)].sum() for role in roles)
@@ -132,7 +131,7 @@ class CrewMetrics:
         return self.before["updates"] + int(each + own)
 
     def report_games(self, reporter: Reporter, warn: Callable[[str], None]) -> None:
-        """Report the games that ended since the last call, in the order in which they ended. Warn if some were lost."""
+        """Report the games that ended since the last call, in the order of their ends. Warn if games were lost."""
         counts, games = self.counters.column("episodes").astype(np.int64), list[np.ndarray]()
         for row in map(int, np.flatnonzero(counts)):
             count = int(counts[row])
@@ -155,7 +154,7 @@ class CrewMetrics:
         return next((role.envs.spec for role in self.crew.roles if role.envs is not None), None)
 
     def read(self) -> tuple[Row, dict[str, float]]:
-        """Return the numbers of one report. Also return the mean of each metric of the learners since the last call."""
+        """Return the numbers of one report, and the mean of each metric of the learners since the last call."""
         now, steps, column, roles = time.monotonic(), self.steps, self.counters.column, self.crew.roles
         passed, self.at = now - self.at, now
         made = self._new("steps", steps - self.before["steps"])
@@ -188,8 +187,9 @@ class CrewMetrics:
         return row, {name: float(new[i, 0] / new[i, 1]) for name, i in self.counters.names.items() if new[i, 1] > 0}
 
     def tasks(self, made: list[list[int]] | None = None) -> Row:
-        """Return {"task_steps": {task: agent steps}} if the run has several tasks, else {}. made: steps of each worker
-        and task (None: as the workers counted them).
+        """Return {"task_steps": {task: agent steps}} if the run has several tasks, else {}.
+
+        made: steps of each worker and task. If None, use the workers' counters.
         """
         steps, spec = np.sum(self.counters.tasks if made is None else made, 0, int).tolist(), self.spec
         if spec is None or not steps:
@@ -197,7 +197,7 @@ class CrewMetrics:
         return {"task_steps": {k: n + self.tasks_before.get(k, 0) for k, n in zip(spec.tasks, steps, strict=True)}}
 
     def _times(self) -> Metrics:
-        """Return the fraction of all workers' time that each kind of work took since the last call. Set `roles` too."""
+        """Return the fraction of all workers' time for each kind of work since the last call. Also update `roles`."""
         rows = [self.crew.rows(role, past=True) for role in self.crew.roles]
         spent = [[self.counters.column(kind)[own].sum() for kind in KINDS] for own in rows]
         new = self._new("time", np.array(spent))
@@ -207,7 +207,7 @@ class CrewMetrics:
         return {f"time_{kind}": ratio(n, new.sum(), 4) for kind, n in zip(KINDS, new.sum(0), strict=True)}
 
     def _new(self, name: str, total: Any) -> Any:
-        """Return how much a total, or each total in an array, grew since the last call. Where one fell, return 0."""
+        """Return how much a total (or an array of totals) grew since the last call. If it fell, return 0."""
         before, self.totals[name] = self.totals.get(name, 0), total
         return np.maximum(total - before, 0)
 
@@ -215,7 +215,7 @@ class CrewMetrics:
         return float(self._new(name + column, self.counters.column(column)[list(rows)].sum()))
 
     def silent(self, now: float) -> Iterator[str]:
-        """Yield a warning for each worker whose loop stands still. Each turn of a loop writes its time to a counter."""
+        """Yield a warning for each worker whose loop has stood still for SILENCE seconds."""
         for worker in self.crew.workers():
             stamp = self.counters.values[worker.ctx.row, COLUMNS.index("stamp")]
             if stamp and not worker.done and now - stamp > SILENCE:
@@ -224,7 +224,7 @@ class CrewMetrics:
     # ------------------------------------------------------------------------------------------ acting and training
 
     def _service(self, passed: float, learnt: float) -> Metrics:
-        """Return metrics of the last `passed` seconds. In this time, learners trained on `learnt` transitions."""
+        """Return metrics of the last `passed` seconds, in which learners trained on `learnt` transitions."""
         acting, training = self._rows()
         served, calls = self._growth("served", acting), self._growth("calls", acting)
         updates = self._new("updates", self.updates - self.before["updates"])
@@ -246,9 +246,7 @@ class CrewMetrics:
         }
 
     def _rows(self) -> tuple[list[int], list[int]]:
-        """Return two lists of rows of the counters (each worker has one row): those of workers that act, and those of
-        workers that only learn. Workers that have left the run are included, so that no count is lost.
-        """
+        """Return the counters' rows of workers that act and of workers that only learn. Include past workers."""
         rows: tuple[list[int], list[int]] = [], []
         for role in self.crew.roles:
             rows["source" in role.edges()].extend(self.crew.rows(role, past=True))
@@ -262,7 +260,7 @@ class CrewMetrics:
         return {f"{name}_p{round(100 * q)}": float(np.searchsorted(reached, q)) for q in DECILES}
 
     def _agents(self, acting: list[int]) -> Metrics:
-        """Return metrics of agents for which other workers, the predictors, choose actions (GA3C). Else return {}."""
+        """Return metrics of predictors, which choose actions for other workers, or {} without predictors."""
         tables: list[tuple[Role, Any]] = [(r, r.edges()["agents"]) for r in self.crew.roles if "agents" in r.edges()]
         tables = [(role, table) for role, table in tables if table.is_open]
         if not tables:
@@ -281,10 +279,7 @@ class CrewMetrics:
         return metrics
 
     def _parameter_servers(self) -> Metrics:
-        """Return the metrics of parameter servers, or {} if the run has none. They include the least and most updates
-        of a shard (part of the weights), and the gradients applied and discarded so far. They also include the
-        staleness of gradients since the last call, in updates.
-        """
+        """Return the metrics of parameter servers, or {} if the run has none. Staleness is counted in updates."""
         servers = [role.holds["server"] for role in self.crew.roles if "server" in role.holds]
         if not servers:
             return {}
@@ -306,9 +301,7 @@ class CrewMetrics:
 
 
 def _largest(counts: np.ndarray, ever: int) -> int:
-    """Return the largest value in a histogram. If its last bin, which is open, has values, return `ever`, the largest
-    so far.
-    """
+    """Return the largest value in a histogram. If the last bin, which has no upper end, is not empty, return `ever`."""
     top = int(np.flatnonzero(counts).max(initial=0))
     return top if top < len(counts) - 1 else ever
 

@@ -37,7 +37,7 @@ from polyplay.runs.flags import flag
 
 
 def current_rows(file: Path, *numbers: str) -> list[Row]:
-    """Return log rows that have `numbers`, in order of frames. If a resumed run repeated rows, return the new ones."""
+    """Return a log's rows with the entries `numbers`, in order of frames. Omit rows that a resumed run replaced."""
     rows: list[Row] = []
     for row in read_lines(file, "frames", "wall_seconds", *numbers):
         while rows and rows[-1]["frames"] > row["frames"]:
@@ -69,7 +69,7 @@ class DirectoryLock:
         self.take()
 
     def take(self) -> None:
-        """Take the lock, even if the directory was deleted and recreated. Raises UserError (already taken), OSError."""
+        """Take the lock, even if the directory was recreated. Raises OSError, or UserError if it is taken."""
         fd = platform.open_file(self.path, os.O_RDWR | os.O_CREAT)
         if not _lock(fd) and not _lock(fd, after=0.05):
             who = parse_json(platform.pread(fd, 4096, 0))
@@ -89,7 +89,7 @@ class DirectoryLock:
 
     @property
     def held(self) -> bool:
-        """Whether the path of the lock file still leads to the locked file. It does not if the file was deleted."""
+        """Whether the lock file still exists at its path and is the locked file."""
         return _same(self.path, self.fd)
 
     @property
@@ -115,7 +115,7 @@ def is_locked(directory: Path) -> bool:
 
 
 def _lock(fd: int, shared: bool = False, after: float = 0.0) -> bool:
-    """Try to lock a file, and return success. `is_locked` elsewhere may hold the lock briefly. Raises OSError."""
+    """Wait `after` seconds, then try to lock a file. Return success. Raises OSError."""
     time.sleep(after)
     try:
         return platform.lock(fd, shared)
@@ -143,7 +143,7 @@ SAVE, END = ".save", ".end"  # names of these files in the run's directory
 
 
 def take_request(directory: Path, name: str = SAVE) -> bool:
-    """Tell whether another program made the request `name` (SAVE or END) since the last call. Remove its file."""
+    """Tell whether another program made the request `name` (SAVE or END) since the last call. Remove the request."""
     with contextlib.suppress(OSError):
         os.unlink(directory / name)
         return True
@@ -180,7 +180,7 @@ def lock_holder(directory: Path) -> int | None:
 
 
 def _has_open(pid: int, directory: Path) -> bool:
-    """Tell whether a process has the lock file open. If not, the file still names an earlier holder of the lock."""
+    """Tell whether a process has the lock file open. If not, the lock file names an earlier process."""
     with contextlib.suppress(Exception):  # includes the exceptions of psutil
         return platform.has_open(pid, directory / LOCK_FILE)
     return False
@@ -206,13 +206,13 @@ WORD = "read that, then say --trust"
 def check_trust(
     directory: Path, config: Row, trust: bool, given: Collection[str] = (), word: str = WORD, where: str = "RUN"
 ) -> list[str]:
-    """Return a line about each piece of code that the run's files name, because opening the run executes this code.
-    Raises UserError if the run names code, was made elsewhere, and `trust` is false.
+    """Return a line about each piece of code that the run's files name. Opening the run executes this code.
 
-    config: contents of config.json.
-    given: options that the caller sets. Their code is not checked.
-    word: advice at the end of the error message.
-    where: beginning of the error message.
+    Raises UserError if the run names code, was made elsewhere, and `trust` is false.
+    `config`: contents of config.json.
+    `given`: options that the caller sets. Code in these options needs no trust.
+    `word`: advice at the end of the error message.
+    `where`: beginning of the error message.
     """
     code = [(option_title(option), name) for option, name in code_of(config) if option not in given]
     if code and not trust and not is_ours(config):
@@ -229,8 +229,8 @@ def option_title(option: str) -> str:
 
 
 def check_program(path: Path, record: Row, trust: bool) -> None:
-    """Check a recorded evaluation before it is repeated. Raises UserError if it executes a command, was recorded
-    elsewhere, and `trust` is false. record: contents of the file `path`.
+    """Check a recorded evaluation before it is repeated. Raises UserError if it executes a command, was recorded on
+    another machine or by another user, and `trust` is false. record: contents of the file `path`.
     """
     name = str(record.get("against"))
     if name.startswith(PROGRAM) and not trust and not _is_signed(record.get("signature"), _played(record)):
@@ -239,7 +239,7 @@ def check_program(path: Path, record: Row, trust: bool) -> None:
 
 
 def check_named(where: Path, other: Row, config: Row) -> None:
-    """Raise UserError if `other`, read from a run's file, names code that the run's config.json `config` does not."""
+    """Raise UserError if `other`, read from a run's file, names code that config.json (`config`) does not name."""
     known = {name for _, name in code_of(config)}
     for option, name in code_of(other):
         if name not in known:
@@ -265,7 +265,7 @@ def code_of(config: Row) -> list[tuple[str, str]]:
 
 
 def _tasks_in(name: str) -> list[str]:
-    """Return the environments that the --env value `name` lists. If a file or function lists them, it is not read."""
+    """Return the environments that `name`, a value of --env, lists. Do not read files or call functions."""
     try:
         words = task_words(name)
     except UserError:  # a file, a function, or a list that is refused later
@@ -274,7 +274,7 @@ def _tasks_in(name: str) -> list[str]:
 
 
 def _executed(name: str) -> str:
-    """Describe the code that `name` stands for, with the file of its top-level module. This executes nothing."""
+    """Describe the code that `name` stands for, with the file of its top-level module, without executing code."""
     module, _, attribute = name.removeprefix("toy:").partition(":")
     if name.startswith(CLUSTER):
         return "what its machines send"
@@ -300,7 +300,7 @@ def is_ours(config: Row) -> bool:
 
 
 def _played(record: Row) -> list[Any]:
-    """Return the fields of an evaluation that its signature covers."""
+    """Return the fields of an evaluation that are signed."""
     return [record.get("against"), record.get("checkpoint_sha256"), record.get("finished")]
 
 
@@ -334,7 +334,7 @@ Shape = Mapping[str, Callable[[Any], bool]]  # key in a JSON file → test of it
 
 
 def _of_kind(kind: type, of: type = object) -> Callable[[Any], bool]:
-    """Return a function that tells whether a value is of type `kind` and its items, if any, are of type `of`."""
+    """Return a function that tells whether a value has type `kind` and the items of a list or dict have type `of`."""
 
     def fits(value: Any) -> bool:
         inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
@@ -365,12 +365,10 @@ RunDescription = Mapping[str, Any]  # entries of config.json: system, config, op
 
 
 def rewind(directory: Path, counters: Mapping[str, Any], say: Callable[[str], None]) -> None:
-    """Remove the log lines that a run wrote after the checkpoint with these counters, because the resumed run will
-    write them again. Also remove damaged lines, and call `say` with their number. Each changed file is replaced as a
-    whole.
+    """Remove the log lines that a run wrote after a checkpoint, because the resumed run writes them again.
 
-    If a game ended before the checkpoint but was logged afterward, its line stays. The line then gets the checkpoint's
-    frames and steps. Raises OSError.
+    Also remove damaged lines, and report their number by `say`. If a game ended before the checkpoint, its line stays,
+    even if it was logged later. Each changed file is replaced atomically. Raises OSError.
     """
     steps, updates = counters["steps"], counters["updates"]
     learnt, played = counters.get("agents", {"0": updates}), max(updates, 1)  # the update's match is played again
@@ -430,7 +428,7 @@ def _delivery(line: Any) -> bool:
 
 
 def _cut(path: Path, whole: Callable[[Any], bool], keep: Callable[[Any], Any], say: Callable[[str], None]) -> None:
-    """Rewrite a file of JSON lines without damaged lines. keep: returns the line to write, or None to remove it."""
+    """Replace each line of a JSON lines file by `keep(line)`. Remove damaged lines, and those where this is None."""
     if not path.is_file():
         return
     before, after, damaged = path.read_bytes(), [], 0
@@ -457,7 +455,7 @@ def write_config(directory: Path, run: RunDescription) -> None:
 
 
 def amend_config(directory: Path, run: RunDescription, was: Row | None = None) -> None:
-    """Record a resume in config.json: new options, time, machine and versions. was: values from before this resume."""
+    """Record a resume in config.json: new options, time, machine and versions. was: notes about earlier values."""
     contents = read_config(directory, population=True)
     ours = is_ours(contents)
     contents |= {k: run[k] for k in ("config", "options", "sources")}
@@ -467,8 +465,10 @@ def amend_config(directory: Path, run: RunDescription, was: Row | None = None) -
 
 
 def read_config(directory: Path, whole: bool = False, population: bool = False) -> Row:
-    """Read a run's config.json. Raises UserError if the file is missing, damaged or of another schema, or if the run is
-    a population (runs trained together) and `population` is false. whole: require all entries that a resume needs.
+    """Read a run's config.json. Raises UserError if the file is missing or damaged, or has another schema.
+
+    `whole`: whether to require all entries that a resume needs.
+    `population`: whether to accept a population (runs trained together). If false, a population raises UserError.
     """
     path = Path(directory) / "config.json"
     try:
@@ -532,7 +532,7 @@ POPULATION_SHAPE: Shape = {
 
 
 def read_population(directory: Path) -> Row:
-    """Read population.json, also during training. Raises UserError: no population, or the file is damaged."""
+    """Read population.json, also during training. Raises UserError if the file is missing or damaged."""
     if (directory / store.FILE).exists():
         return check_shape(directory / store.FILE, store.Store(directory).read(), POPULATION_SHAPE)
     folder = directory.resolve().parent
@@ -559,9 +559,7 @@ def list_runs(places: Sequence[Path]) -> list[Row]:
 
 
 def _runs_in(place: Path) -> Iterable[Path]:
-    """Return directories of runs. If `place` is a run: `place` and its members. Else: the runs in `place` and in its
-    sweeps.
-    """
+    """Return the directories of runs: a run `place` and its members, or the runs in `place` and in its sweeps."""
     if not place.is_dir():
         raise UserError(f"DIR: no directory {place}; name one that holds runs, as `polyplay train` makes runs/")
     if (place / "config.json").exists():
@@ -614,7 +612,7 @@ def read_part(directory: Path, name: str) -> Row:
 
 
 def _of_members(directory: Path) -> Row:
-    """Return the counters of a population that has not ended, from those of its members."""
+    """Return the total counters of a population that has not ended."""
     population = read_population(directory)
     best = store.best_member(population["members"])
     totals = {name: sum(m[name] for m in population["members"]) for name in ("frames", "steps")}

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 def meanings(cls: type) -> dict[str, str]:
-    """Return {field: description}. A description joins the comments from the field's line down to the next field."""
+    """Return {field: description}. The description is the text of all comments from the field to the next one."""
     found = dict[str, str]()
     for base in reversed(cls.__mro__):
         if not vars(base).get("__annotations__"):
@@ -85,8 +85,7 @@ def read_flags(
 ) -> tuple[T, set[str]]:
     """Parse flags into an instance of the dataclass `cls`. Also return the names of the fields that were given.
 
-    modes: other dataclasses of options, used only in help and messages. The first field of each is the option that
-    selects it.
+    modes: dataclasses of other modes, for help and messages. The first option of a dataclass selects its mode.
     """
     own, apart = option_types(cls), {flag(next(iter(option_types(mode)))): mode for mode in modes}
     if wants_help(args):
@@ -141,7 +140,7 @@ def split_flags(args: Sequence[str], options: OptionTypes, command: str) -> dict
 
 
 def nearest_flag(word: str, names: Iterable[str], spell: Callable[[str], str]) -> str:
-    """Return the end of a message about an unknown option: the nearest name, or else all names or how to list them."""
+    """Return the end of a message about an unknown option: the nearest name, or all names, or a hint to --help-all."""
     names = list(names)
     known = [*names, *(a for a in ALIASES if ALIASES[a] in names)]
     found = [name for name in ELSEWHERE.get(word, "").split() if name in names]
@@ -170,11 +169,11 @@ class Word(str):
     """Text from a command line or a file that is not yet converted to a Python value."""
 
     def parts(self) -> list[Word]:
-        """Split the text at commas. There are two parts in x=1,2,y=3, because a value after = may contain commas."""
+        """Split the text at commas. A value after = keeps its commas: x=1,2,y=3 gives x=1,2 and y=3."""
         return [Word(part) for part in re.split(ASSIGNED if "=" in self else ",", self) if part]
 
     def read(self, hint: object) -> object:
-        """Convert the text to type `hint`. A wrong choice or boolean stays text. Raises ValueError for a bad number."""
+        """Convert the text to type `hint`. Raises ValueError for a bad number. A wrong choice or boolean stays text."""
         if get_origin(hint) is Literal:
             return next((choice for choice in get_args(hint) if str(choice) == self), str(self))
         if hint is bool:
@@ -196,7 +195,7 @@ def expand_suffix(text: str) -> str:
 
 
 def check_keywords(given: Mapping[str, object], options: OptionTypes, where: str) -> dict[str, object]:
-    """Return {option: checked value} from Python keywords. Raises UserError: an unknown keyword or a bad value."""
+    """Return {option: checked value} from Python keywords. Raises UserError for an unknown keyword or a bad value."""
     values = {}
     for key, value in given.items():
         name = ALIASES.get(key, key)

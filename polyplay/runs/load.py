@@ -1,4 +1,4 @@
-"""Load a run from its directory: its system, options, a checkpoint, and a crew (workers of the run), still empty."""
+"""Load a run from its directory: system, options and checkpoints. Also check whether the run can resume."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ def objects_of(*values: Settings | Mapping[str, Any]) -> dict[str, Any]:
 
 
 def remember(directory: Path, settings: Settings, options: RunOptions) -> None:
-    """Keep the objects that were passed to a run. If the run is resumed in this process, it gets them from here."""
+    """Keep the objects that were passed to a run, so that a resume in the same process finds these objects."""
     _given[directory.resolve()] = objects_of(settings, options)
 
 
 def find_objects(directory: Path, config: Row) -> dict[str, Any]:
-    """Return {option: object} of a run, from the user's program. A missing object becomes a function that raises
-    UserError when called, because acting or inspecting may not need the object. config: options in config.json.
+    """Find a run's objects, such as its network, by name in the user's program. Return {option: object}. If an object
+    is not found, return a function that raises UserError when it is called. config: options in config.json.
     """
     found: dict[str, Any] = {}
     for name in FIELDS:
@@ -63,8 +63,6 @@ def find_objects(directory: Path, config: Row) -> dict[str, Any]:
 
 
 def _lost(directory: Path, field: str, name: str) -> Callable[..., Any]:
-    """Return a placeholder for a missing object: a function that raises UserError when it is called."""
-
     def lost(*args: object, **kwargs: object) -> None:
         where = f"polyplay.resume({str(directory)!r}, {field}=…)"
         what = f"a program with {field}={name}, which is not here"
@@ -75,9 +73,9 @@ def _lost(directory: Path, field: str, name: str) -> Callable[..., Any]:
 
 
 def choose_checkpoint(directory: Path, which: str | None) -> Path:
-    """Return a checkpoint's path. Raises UserError if it does not exist or is damaged.
+    """Return a checkpoint's path. Raises UserError if the checkpoint does not exist or is damaged.
 
-    which: best, a checkpoint's name, or its number of updates (None: the newest intact checkpoint).
+    which: "best", or a checkpoint's name or number of updates. None means the newest intact checkpoint.
     """
     if which is None:
         return checkpoint.newest(directory, lambda text: print(f"polyplay: {text}", file=sys.stderr))
@@ -93,10 +91,10 @@ def choose_checkpoint(directory: Path, which: str | None) -> Path:
 
 
 def choose_agent(directory: Path, found: Path, which: str | None, option: str = "--agent") -> int:
-    """Return the number of an agent in the checkpoint `found`. Raises UserError if there is no such agent.
+    """Return the number of an agent in the checkpoint `found`. Raises UserError if the checkpoint lacks the agent.
 
-    which: "best" (the agent with the highest Elo rating in the league), or a number (None: the lowest number).
-    option: the option that error messages name.
+    which: the agent's number, or "best" for the highest Elo rating in the league. None means the lowest number.
+    option: the command-line option that error messages name.
     """
     there = checkpoint.agents_of(found)
     if which is None:
@@ -113,7 +111,7 @@ def choose_agent(directory: Path, found: Path, which: str | None, option: str = 
 
 
 def split_checkpoint(path: Path) -> tuple[Path, str | None]:
-    """Split the path of a checkpoint into (run directory, checkpoint name). For the path of a run, the name is None."""
+    """Split a checkpoint's path into (run directory, checkpoint name). From a run's path, return (the path, None)."""
     if path.parent.name != "checkpoints":
         return path, None
     return path.parents[1], "best" if path.name.startswith(checkpoint.BEST) else path.name
@@ -126,14 +124,13 @@ def load_run(
     given: Mapping[str, Any] | None = None,
     learns: bool = False,
 ) -> tuple[Page, Settings, RunOptions, Row]:
-    """Load a run. Return (page of its system, settings, options, contents of config.json). Print a line about each
-    piece of code that the run's files name.
+    """Load a run. Return (page of its system, settings, options, contents of config.json). If the run's files name code
+    of the user, print a line about it.
 
-    given: objects of the run, such as its environment class or network.
-    learns: whether training continues. If not, an optimizer or loss that was an object becomes the default.
-
-    Raises UserError if the run names code, was made elsewhere, and `trust` is false. Also raises it if the run is a
-    population and `population` is false.
+    `given`: objects of the run, such as its environment class or network.
+    `learns`: whether training continues. If not, an optimizer or loss that was an object becomes the default.
+    Raises UserError if the run is a population and `population` is false. Raises UserError if the run names code and
+    was made elsewhere, and `trust` is false.
     """
     config = read_config(directory, whole=True, population=population)
     known = _given.get(directory.resolve(), {})
@@ -155,7 +152,7 @@ def load_run(
 
 
 def read_spaces(directory: Path) -> pool.EnvSpec:
-    """Read the observation and action spaces of a run's environment. Raises UserError: a damaged or missing file."""
+    """Read the observation and action spaces of a run's environment. Raises UserError if the file is unreadable."""
     path = directory / pool.FILE
     try:
         return pool.spec_from_json(read_object(path), str(path))
@@ -185,9 +182,11 @@ FAULTS = ("step_timeout", "max_restarts")  # options about faults of environment
 
 
 def crew_of(options: RunOptions, population: bool = False) -> Crew:
-    """Make a crew (the workers of a run) from a run's options. The crew has no workers yet. Also restrict this process
-    to `options.cores` cores. population: other machines run whole members of a population, not single workers. Raises
-    UserError.
+    """Make an empty crew, the object to which a run's workers are added. Restrict this process to `options.cores`
+    cores.
+
+    `population`: whether the run is a population, whose other machines train whole members.
+    Raises UserError if an option does not fit this machine or another option.
     """
     process.keep_to(options.cores)
     if options.compile == "on" and cxx_compiler() is None:
@@ -211,7 +210,7 @@ def crew_of(options: RunOptions, population: bool = False) -> Crew:
 
 
 def wire_system(page: Page, settings: Settings, crew: Crew) -> System:
-    """Add the workers of a system to the crew, and return the system. Raises UserError, also if memory is too small."""
+    """Add a system's workers to `crew`, and return the system. Raises UserError if an option does not fit."""
     from polyplay.nets.layers import outlines
 
     try:
@@ -232,7 +231,6 @@ def wire_system(page: Page, settings: Settings, crew: Crew) -> System:
 
 
 def _check_lanes(crew: Crew) -> None:
-    """Raise UserError if the run's lanes (parallel environments) cannot be divided among tasks by their weights."""
     for role in crew.roles:
         if role.envs is not None and (n := len(role.envs.spec.order)) and (lanes := role.n * role.envs.lanes) % n:
             workers = f" of {role.n} workers (role {role.name})" if role.n > 1 else ""
@@ -254,7 +252,7 @@ def compute_threads(n: int) -> Iterator[None]:
 
 
 def weights_digest(found: Path, agent: int = 0) -> str:
-    """Return the SHA-256 of an agent's policy, as listed in the checkpoint's manifest. Return "" if unlisted."""
+    """Return the SHA-256 of an agent's policy from the checkpoint's manifest, or "" if the manifest has none."""
     name = f"{checkpoint.policy_name(agent)}.safetensors"
     return str(checkpoint.manifest(found)["files"].get(name, {}).get("sha256", ""))
 
@@ -266,9 +264,9 @@ BEGINNING = {"steps": 0, "frames": 0, "updates": 0}
 
 
 def find_checkpoint(directory: Path, say: Callable[[str], None]) -> tuple[Path | None, Row]:
-    """Return the checkpoint to resume from, and its counters. If the run made no checkpoint, return None and zeros.
-    Call `say` with a line about each damaged checkpoint. Raises UserError if all checkpoints are damaged, or if the run
-    has made updates but has no checkpoint.
+    """Find the checkpoint to resume from. Return (path, counters), or (None, zeros) if the run has no updates yet.
+    `say` is called with a line about each damaged checkpoint. Raises UserError if all checkpoints are damaged or
+    deleted.
     """
     if not checkpoint.everything(directory):
         learnt = any(row["updates"] for row in read_lines(directory / "metrics.jsonl", "updates"))
@@ -283,7 +281,7 @@ def find_checkpoint(directory: Path, say: Callable[[str], None]) -> tuple[Path |
 
 
 def steps_learnt(found: Path | None) -> float:
-    """Return the agent steps trained on, summed over the agents of a checkpoint. Return 0 without a checkpoint."""
+    """Return the number of agent steps that the checkpoint's agents have learned from, or 0 without a checkpoint."""
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         if found is not None:
             saved = checkpoint.OpenCheckpoint(found)
@@ -294,8 +292,8 @@ def steps_learnt(found: Path | None) -> float:
 def finished(
     directory: Path, found: Path | None, plan: Plan, counters: Row, options: RunOptions, changes: Mapping[str, Any]
 ) -> str:
-    """Return a sentence that says why a run is finished, and which command lengthens it. Return "" if work is left: for
-    example, if learners have not trained on all rollouts. found: the checkpoint to resume from.
+    """If the run is finished, return a sentence with the reason and with the command that extends the run. Otherwise
+    return "". found: the checkpoint to resume from.
     """
     summary = read_summary(directory)
     seconds = summary["wall_seconds"] if is_row(summary, ("wall_seconds",)) else 0.0
@@ -319,9 +317,9 @@ def sizes_of(settings: Settings) -> Row:
 
 
 def sizes_changed(config: Row, before: Settings, now: Settings, crew: Crew, steps: int) -> str:
-    """Describe how the numbers of lanes (parallel environments) and workers differ from those at the checkpoint of
-    `steps` agent steps. Return "" if they are equal. Raises UserError if a number differs but the run has a saved
-    replay, which depends on it.
+    """Describe which numbers of lanes (parallel environments) and workers differ from those at the checkpoint of
+    `steps` agent steps. If none differs, return "". Raises UserError if one differs and the run saves a replay buffer,
+    because the buffer stores each lane separately.
     """
     saved = sizes_of(before)
     for entry in reversed(config["resumed"]):  # a resume stores the numbers before it
@@ -336,7 +334,7 @@ def sizes_changed(config: Row, before: Settings, now: Settings, crew: Crew, step
 
 def changes_given(system: str, settings: Settings, options: RunOptions, sources: Sources) -> dict[str, Any]:
     """Return {option: new value} for the options that `train --resume auto` changes in the existing run. Raises
-    UserError if an option differs but cannot be changed.
+    UserError if an option with a new value cannot change.
     """
     config = read_config(Path(str(options.run)), population="over" in run_options.to_json(settings))
     was = {**config["config"], **config["options"], "system": config["system"]}

@@ -1,8 +1,8 @@
 """Option files: read a file, write the options of a run, and read a sweep (several runs with different values).
 
-A file is TOML, YAML or JSON with a line for each option. The config.json of a run is an option file too. Text values
-are parsed like words on a command line. The table `defaults` of a file holds values that no person chose: those of a
-preset, and defaults. Imports no torch.
+An option file is TOML, YAML or JSON with a line for each option. The config.json of a run is an option file too. Text
+values are parsed like words on a command line. The table `defaults` holds the values that came from a preset or a
+default, not from the user. Imports no torch.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ DEFAULTS, GRID, SEEDS = "defaults", "grid", "seeds"  # keys of a file that are n
 class OptionFile:
     """Contents of an option file.
 
-    usual: options in the file's table `defaults`, or in config.json those whose value came from a preset or a default.
-    option: the command-line option that names the file, for error messages.
+    `usual`: names of options whose value came from a preset or a default.
+    `option`: the command-line option that names the file, for error messages.
     """
 
     path: Path
@@ -59,8 +59,8 @@ class OptionFile:
         return str(given or self.system)
 
     def checked(self, system: str, types: flags.OptionTypes, given: Mapping[str, object]) -> dict[str, object]:
-        """Return {option: checked value} for the file's options. Options in `given` are left out. Raises UserError if
-        the system lacks an option, or if a value is not allowed.
+        """Return {option: checked value} for the file's options, except those in `given`. Raises UserError if the
+        system lacks an option, or if a value is not allowed.
         """
         values = {self.name_of(key, value, system, types): (key, value) for key, value in self.values.items()}
         taken = {*given, *(SAME_LIMIT if any(given.get(k) is not None for k in SAME_LIMIT) else ())}
@@ -79,7 +79,7 @@ class OptionFile:
         raise UserError(f"{self.option}: {self.path}: {key}: {shown} given, but {system} has no such option{near}")
 
     def check(self, key: str, value: object, hint: object) -> object:
-        """Convert a value of the file to `hint`, the type of its option. Raises UserError if the value does not fit."""
+        """Check a value of the file, and convert it to the type `hint`. Raises UserError if it is not allowed."""
         label = f"{self.option}: {self.path}: {key}"
         items = value if isinstance(value, list) else [value]
         if any(isinstance(item, list | dict) for item in items):
@@ -87,7 +87,9 @@ class OptionFile:
         return flags.check_value(label, [_word(item) for item in items] if items is value else _word(value), hint)
 
     def explained(self, e: UserError, given: Collection[str]) -> UserError:
-        """Return the error `e`. If its message names options of this file, their values are added to the message."""
+        """If the message of `e` names options of the file, return an error that also shows their values. Else return
+        `e`.
+        """
         named = {option_name(word) for word in FLAG.findall(str(e))} - {*given, *self.usual}
         own = {key: value for key, value in self.values.items() if option_name(key) in named}
         lines = ", ".join(f"{key} = {_shown(value)}" for key, value in own.items())
@@ -95,7 +97,7 @@ class OptionFile:
 
 
 def option_name(key: str) -> str:
-    """Return the option that a file's key means. The key may have hyphens, or be the name in another library."""
+    """Return the option that a file's key means. The key may have hyphens, or be an alias from another library."""
     word = key.replace("-", "_")
     return flags.ALIASES.get(word, word)
 
@@ -105,7 +107,6 @@ def _word(value: object) -> object:
 
 
 def _shown(value: object) -> str:
-    """Return a value of a file as one short line of text."""
     text = " ".join(map(str, value)) if isinstance(value, list) else "none" if value is None else str(value)
     return text if len(text) <= 60 else f"{text[:57]}…"
 
@@ -114,7 +115,7 @@ def _shown(value: object) -> str:
 
 
 def read_option_file(path: str | Path, given: Collection[str] = (), option: str = "--config") -> OptionFile:
-    """Read an option file, or a run's config.json. given: options that override those of the file. Raises UserError."""
+    """Read an option file, or a run's config.json. Raises UserError. given: options that override the file."""
     path, of_run = Path(path), Path(path).is_dir()
     path = path / "config.json" if of_run else path
     contents = read_contents(path, option)
@@ -132,7 +133,7 @@ def read_option_file(path: str | Path, given: Collection[str] = (), option: str 
 
 
 def read_contents(path: Path, option: str) -> Row:
-    """Read a file in the format that its suffix names. Raises UserError if it is unreadable, or holds no table."""
+    """Read a file in the format of its suffix. Raises UserError if the file is unreadable or lists no options."""
     suffix = path.suffix.lower()
     cure = f"give {'a directory of a run, or ' * (option == '--config')}a text file {SUFFIXES}"
     try:
@@ -158,7 +159,6 @@ def _json(text: str) -> Any:
 
 
 def _once(pairs: Sequence[tuple[str, Any]]) -> Row:
-    """Return (key, value) pairs as a dict. Raises ValueError if a key occurs twice."""
     found = dict(pairs)
     if twice := [key for key, n in Counter(key for key, _ in pairs).items() if n > 1]:
         raise ValueError(f"{twice[0]} is there twice")
@@ -166,7 +166,7 @@ def _once(pairs: Sequence[tuple[str, Any]]) -> Row:
 
 
 def _yaml(text: str) -> Any:
-    """Parse YAML into text, lists and dicts. Values such as `on`, `no` and 3e-4 stay text, as from a command line."""
+    """Parse YAML into text, lists and dicts. Values such as `on`, `no` and 3e-4 stay text, not booleans and numbers."""
     import yaml
 
     def value(node: yaml.Node) -> Any:
@@ -194,8 +194,8 @@ EXAMPLES = {".toml": "lanes = 8", ".yaml": "lanes: 8", ".yml": "lanes: 8", ".jso
 
 
 def _of_run(path: Path, contents: Row, given: Collection[str]) -> OptionFile:
-    """Return a run's config.json as an option file. Raises UserError if the run was made elsewhere and options that are
-    not in `given` would execute code.
+    """Return a run's config.json as an option file. Raises UserError if the run was made elsewhere and its options
+    would execute code. Options in `given` are not checked, because the command line replaces them.
     """
     check_trust(path, contents, False, given, "read that, then give these options as well", "--config")
     config = {k: v for k, v in contents["config"].items() if k != "frames" or contents["options"].get("steps") is None}
@@ -239,7 +239,7 @@ def _text(contents: Row, suffix: str) -> str:
 
 
 def _toml(pair: tuple[str, Any]) -> str:
-    """Return an option and its value as a line of TOML. TOML has no null, and forbids the character DEL."""
+    # TOML has no null, and forbids the character DEL.
     text = json.dumps("none" if pair[1] is None else pair[1], ensure_ascii=False)
     return f"{pair[0]} = {text}".replace("\x7f", "\\u007f")
 
@@ -249,32 +249,30 @@ def _toml(pair: tuple[str, Any]) -> str:
 
 @dataclass(frozen=True)
 class SweepPart:
-    """One run of a sweep. file: the run's options, without a seed. name: values that the run has from the grid, as text
-    (without a grid, ""). seed: None if the sweep lists no seeds.
-    """
+    """One run of a sweep."""
 
-    file: OptionFile
-    name: str
-    seed: int | None
+    file: OptionFile  # the run's options, without a seed
+    name: str  # the run's values from the grid as text; "" without a grid
+    seed: int | None  # None: the sweep lists no seeds
 
     def directory(self, parent: Path) -> Path:
-        """Return the run's directory inside `parent`. The same run of a sweep always has the same directory."""
+        """Return the run's directory inside `parent`. It is the same each time that the sweep is started."""
         return parent.joinpath(*filter(None, [self.name, "" if self.seed is None else f"seed-{self.seed}"]))
 
 
 @dataclass(frozen=True)
 class Sweep:
-    """Several runs. file: the options that all runs have in common. seeds: None if the file lists no seeds. grid:
-    {option: its values}.
-    """
+    """Several runs that differ in seed or options."""
 
-    file: OptionFile
-    seeds: Sequence[int] | None
-    grid: Row
+    file: OptionFile  # options that all runs share
+    seeds: Sequence[int] | None  # None: the file lists none
+    grid: Row  # {option: list of its values}
 
     def parts(self, system: str, types: flags.OptionTypes, given: Collection[str]) -> list[SweepPart]:
-        """Return all runs in order: every combination of grid values with the first seed, then with the next seed.
-        given: names of options on the command line. Raises UserError if an option or a value is not allowed in a grid.
+        """Return all runs of the sweep: for each seed, one run for every combination of grid values.
+
+        `given`: names of options on the command line. Raises UserError if an option or a value of the grid is not
+        allowed.
         """
         seeds = [None] if self.seeds is None else self.seeds
         lists = dict[str, list[Any]]()
@@ -293,7 +291,6 @@ class Sweep:
 def _grid_values(
     file: OptionFile, row: tuple[str, object], name: str, hint: object, given: Collection[str]
 ) -> list[Any]:
-    """Check the values that the grid lists for an option, and return them without duplicates. Raises UserError."""
     key, values = row
     label = f"{file.option}: {file.path}: {GRID}: {key}"
     if name in ALONE:
@@ -324,7 +321,7 @@ def _plain(point: Mapping[str, Any]) -> Row:
 
 
 def read_sweep(path: Path, given: Collection[str]) -> Sweep:
-    """Read the file of a sweep. given: names of options that override those of the file. Raises UserError."""
+    """Read the file of a sweep. Raises UserError. given: names of options that override those in the file."""
     file = read_option_file(path, given, "--sweep")
     values = dict(file.values)
     seeds, grid = values.pop(SEEDS, None), values.pop(GRID, {})
@@ -340,7 +337,7 @@ def read_sweep(path: Path, given: Collection[str]) -> Sweep:
 
 
 def parse_seeds(words: Sequence[str], label: str = "--seeds") -> list[int]:
-    """Return the seeds in words such as 0..4 or 0,1,2, each once and in the given order. Raises UserError."""
+    """Parse seeds such as 0..4 or 0,1,2 into a list in the given order, without duplicates. Raises UserError."""
     seeds = dict[int, None]()
     for part in ",".join(words).split(","):
         match = re.fullmatch(r"(\d+)(?:\.\.(\d+))?", part)

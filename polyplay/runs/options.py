@@ -1,8 +1,7 @@
-"""Turn a command line, Python keywords or an option file into one checked configuration. Each value has its source.
+"""Turn a command line, Python keywords or an option file into one checked configuration, with the source of each value.
 
-The page of a system (its description) has the system's own options, `Config` (a frozen dataclass), and `presets`.
-`RunOptions` has the options of every run. Functions here take the page that `polyplay.systems.load(name)` returns.
-Imports no torch.
+A system's page, as `polyplay.systems.load(name)` returns it, has the system's own options, `Config` (a frozen
+dataclass), and `presets`. `RunOptions` has the options that every run has. Imports no torch.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ GROUPS = {  # other options of a system are in the group algorithm, other option
 
 
 def grouped(page: Iterable[str], run: Iterable[str]) -> dict[str, list[str]]:
-    """Return {group: its options} for --help, without empty groups. page, run: options of the system, of every run."""
+    """Return {group: names of its options} for --help. page: options of the system. run: options that every run has."""
     home = {name: group for group, names in GROUPS.items() for name in names.split()}
     order, others = list(home), {**dict.fromkeys(page, "algorithm"), **dict.fromkeys(run, "run")}
     found: dict[str, list[str]] = {group: [] for group in GROUPS}
@@ -65,8 +64,10 @@ COMMON += "learning_rate gamma network hidden device dry_run"  # options that mo
 
 
 def show_options(defaults: Sequence[object], command: str, about: str, whole: bool) -> NoReturn:
-    """Raise Help, which prints the options. defaults: a system's Config, if any, and RunOptions. whole: explain all
-    options, not only those in COMMON.
+    """Raise Help, whose text lists the options with their default values.
+
+    `defaults`: objects with the default values: a system's Config, if any, and RunOptions.
+    `whole`: whether to list all options, not only those in COMMON.
     """
     *page, run = (flags.option_types(type(of)) for of in defaults)
     short = [name for name in COMMON.split() if name in {**run, **(page[0] if page else {})}]
@@ -82,7 +83,7 @@ FORM = "NAME=VALUE@AT,VALUE@AT with AT a part of the run from 0 to 1.0, or agent
 
 
 def parse_changes(words: Iterable[str]) -> tuple[HyperparameterSchedule, ...]:
-    """Parse the words of --change into schedules of hyperparameters. Raises UserError: a word has another form."""
+    """Parse the words of --change into schedules of hyperparameters. Raises UserError if a word has the wrong form."""
     found: dict[str, HyperparameterSchedule] = {}
     for word in words:
         name, equals, rest = str(word).partition("=")
@@ -94,9 +95,7 @@ def parse_changes(words: Iterable[str]) -> tuple[HyperparameterSchedule, ...]:
 
 
 def _point(word: str, part: str) -> SchedulePoint:
-    """Parse VALUE@AT. If AT is a whole number and not 0, it counts agent steps. Otherwise it is a fraction of the run.
-    Raises UserError.
-    """
+    """Parse VALUE@AT. A whole number AT above 0 counts agent steps. Any other AT is a fraction of the run."""
     value, _, place = part.partition("@")
     with contextlib.suppress(ValueError):
         text = flags.expand_suffix(place)
@@ -107,11 +106,12 @@ def _point(word: str, part: str) -> SchedulePoint:
 
 
 def check_changes(crew: Any, types: flags.OptionTypes) -> Lines:
-    """Check the scheduled hyperparameters, and return the plan's line about them. Without a schedule, return [].
+    """Check the hyperparameters that --change schedules. Return a line of the plan that lists them, or [] without any.
 
-    crew: the run's workers before their start. types: {option: type} of the system. Raises UserError if a
-    hyperparameter is unknown, or if the agents of a league copy it from each other. Also raises it if a value is out of
-    range, or if times are out of order.
+    `crew`: the run's workers before their start.
+    `types`: {option: type} of the system.
+    Raises UserError if a hyperparameter is unknown, if a value is out of range, if times are out of order, or if the
+    agents of a league copy the hyperparameter from each other.
     """
     if not crew.schedules:
         return []
@@ -137,7 +137,7 @@ def check_changes(crew: Any, types: flags.OptionTypes) -> Lines:
 
 
 def scheduled_names(words: Iterable[str]) -> set[str]:
-    """Return the hyperparameters that --change names. Raises UserError."""
+    """Return the names of the hyperparameters that --change schedules. Raises UserError if it has a wrong form."""
     return {schedule.name for schedule in parse_changes(words)}
 
 
@@ -271,9 +271,7 @@ Choice = tuple[Settings, RunOptions, Sources]
 
 
 def spoken_name(page: Page) -> str:
-    """Return a system's name as written in a command. For a population (runs that are trained together), add `--over`
-    and the system of its members, because the command also takes the options of that system.
-    """
+    """Return a system's name as in a command: `ppo`, or `pbt --over ppo` for a population of ppo runs."""
     return page.name + (f" --over {page.over.name}" if page.over else "")
 
 
@@ -303,8 +301,9 @@ def parse(page: Page, args: Sequence[str], verb: str = "train", file: OptionFile
 
 
 def made_from(env: Any) -> tuple[str, dict[str, Any]]:
-    """Return the Gymnasium id and keyword arguments with which workers can make the environment `env` again. Raises
-    UserError if Gymnasium did not make this instance, or if the instance was wrapped later.
+    """Return the Gymnasium id and the keyword arguments with which workers can make copies of `env`.
+
+    Raises UserError if Gymnasium did not make `env`, or if `env` was wrapped later.
     """
     import gymnasium
 
@@ -318,8 +317,9 @@ def made_from(env: Any) -> tuple[str, dict[str, Any]]:
 
 
 def resolve(page: Page, file: OptionFile | None = None, **overrides: object) -> Choice:
-    """Return (settings, options, sources) from Python keywords. A value may be a callable where the command line takes
-    `module:callable`. Raises UserError.
+    """Return (settings, options, sources) from Python keywords. Raises UserError if a keyword or value is not allowed.
+
+    If the command line takes `module:callable` for an option, the keyword takes the callable itself, too.
     """
     types = flags.option_types(page.Config, RunOptions)
     overrides = {k: v for k, v in overrides.items() if (k, v) != ("frames", None)}
@@ -334,9 +334,7 @@ def resolve(page: Page, file: OptionFile | None = None, **overrides: object) -> 
 
 
 def _choose(page: Page, given: Mapping[str, object], source: str, file: OptionFile | None) -> Choice:
-    """Choose the value of each option: the given value, else that of the file, else that of the preset, else the
-    default. If this raises UserError and its message names options of the file, the message includes their values.
-    """
+    """Choose the value of each option: from `given`, or else from the file, the preset or the default."""
     if file is None:
         return _chosen(page, given, source, {}, {})
     written = file.checked(page.name, flags.option_types(page.Config, RunOptions), given)
@@ -352,10 +350,10 @@ def _choose(page: Page, given: Mapping[str, object], source: str, file: OptionFi
 def _chosen(
     page: Page, given: Mapping[str, object], source: str, orders: Mapping[str, object], usual: Mapping[str, object]
 ) -> Choice:
-    """Do the work of `_choose`. The preset is a value's source only if the preset differs from the default.
+    """Choose the values as in `_choose`.
 
-    orders: values of the file that a person chose.
-    usual: other values of the file. If such a value equals that of the preset or default, it has that source.
+    `orders`: values of the file that the user chose.
+    `usual`: values of the file that came from a preset or a default.
     """
     types = flags.option_types(page.Config, RunOptions)
     orders, given = listed(orders), listed(given)
@@ -382,7 +380,7 @@ def _chosen(
 
 
 def listed(given: Mapping[str, Any]) -> Mapping[str, Any]:
-    """If `--env` is @FILE or @module:function, replace it by the tasks that these list. Raises UserError."""
+    """If `--env` names a list of tasks, as @FILE or @module:function, write the tasks into it. Raises UserError."""
     env = given.get("env")
     if not isinstance(env, str) or not env.startswith("@") or "," in env or env == ATARI57:
         return given
@@ -403,7 +401,6 @@ def listed(given: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _with_layers(settings: Settings, options: RunOptions) -> Settings:
-    """Write --hidden and --activation into the setting `network`, as in mlp(256,256,relu). Raises UserError."""
     if "network" not in vars(settings):
         raise UserError("--hidden, --activation: given, but this system's network has --blocks and --filters: set them")
     if callable(settings.network):
@@ -413,9 +410,8 @@ def _with_layers(settings: Settings, options: RunOptions) -> Settings:
 
 
 def _preset(page: Page, given: Mapping[str, object], before: object = None) -> tuple[str, Settings]:
-    """Return the name and configuration of the given preset, or else of the preset that fits the environment.
-
-    before: the preset stored in an option file. It replaces an automatic choice.
+    """Return (name, configuration) of the preset in `given`. If the user gave none, use the preset `before` of an
+    option file. Without it, use the preset that fits the environment.
     """
     name, env = str(given.get("preset", _presets.AUTO)), given.get("env")
     automatic = name == _presets.AUTO
@@ -426,7 +422,7 @@ def _preset(page: Page, given: Mapping[str, object], before: object = None) -> t
 
 
 def _shown(page: Page, name: str, base: Settings, given: Mapping[str, object]) -> dict[str, Any]:
-    """Return image options that the preset sets for the environment. With --images or a user's system, return {}."""
+    """Return the preset's image options for the environment. Return {} with --images, or for a user's own system."""
     if "images" in given or ":" in page.name:
         return {}
     own = {k: v for k, v in given.items() if k in HOW_MADE[:3]}
@@ -438,7 +434,7 @@ HOW_MADE = ("env_kwargs", "env_options", "wrapper", "images", "stack", "gray", "
 
 
 def how_made(options: RunOptions) -> dict[str, Any]:
-    """Return the keyword arguments for `Envs`, which makes environments. The name is left out. Raises UserError."""
+    """Return the keyword arguments of `Envs` for making environments, except the name. Raises UserError."""
     kwargs = flags.read_assignments("env_kwargs", options.env_kwargs)
     seen = options.images, options.stack, options.gray, options.size, options.frame_skip
     shown = read_image_options(*seen)
@@ -448,7 +444,7 @@ def how_made(options: RunOptions) -> dict[str, Any]:
 
 
 def reset_options(words: Sequence[Any]) -> Any:
-    """Return what --env-options gives: a callable, module:callable, or {NAME: VALUE}. Raises UserError: a mixture."""
+    """Return the value of --env-options: a callable, its name module:callable, or {NAME: VALUE}. Raises UserError."""
     if len(words) == 1 and (callable(words[0]) or ":" in words[0].partition("=")[0]):
         return words[0]
     if wrong := [word for word in words if callable(word) or ":" in word.partition("=")[0]]:
@@ -469,8 +465,8 @@ def override(options: RunOptions, changes: Mapping[str, object]) -> RunOptions:
 
 
 def adjust(page: Page, settings: Settings, changes: Mapping[str, object]) -> tuple[Settings, dict[str, object]]:
-    """Return the settings of a resumed run, with new values from `changes`, and the changes that are no settings.
-    Raises UserError if the system lacks an option, or if the option cannot change in a resumed run.
+    """Apply `changes` to the settings of a resumed run. Return the new settings, and the changes that are not options
+    of the system. Raises UserError if the system lacks an option, or if the option cannot change in a resumed run.
     """
     _check_length(changes)
     types = flags.option_types(page.Config)
@@ -486,7 +482,6 @@ def adjust(page: Page, settings: Settings, changes: Mapping[str, object]) -> tup
 
 
 def _check_length(given: Mapping[str, object]) -> None:
-    """Raise UserError if both --frames and --steps set the length of a run."""
     frames, steps = given.get("frames"), given.get("steps")
     if frames is not None and steps is not None:
         raise UserError(f"--frames {frames} and --steps {steps} set the same limit: give one of them")
@@ -538,7 +533,7 @@ def from_json(cls: type[T], data: Mapping[str, object]) -> T:
 
 
 def json_value(value: object) -> object:
-    """Convert an option's value for JSON. A callable becomes its name, which contains < if no import can find it."""
+    """Convert an option's value for JSON. A callable becomes its `module:name`."""
     if callable(value):
         name = getattr(value, "__qualname__", f"{type(value).__qualname__}.<instance>")
         return f"{getattr(value, '__module__', '?')}:{name}"
@@ -546,15 +541,15 @@ def json_value(value: object) -> object:
 
 
 def replace_known(base: T, given: Mapping[str, object]) -> T:
-    """Return a copy of the dataclass `base` with values from `given`. Names that are no fields of it are ignored."""
+    """Return a copy of the dataclass `base` with the values from `given`. Ignore names that `base` lacks."""
     known: Any = base
     return replace(known, **{k: v for k, v in given.items() if k in vars(base)})
 
 
-# Values from a preset or a default are wishes: a wish that does not fit the run is left out. Values from a person are
+# Values from a preset or a default are wishes: a wish that does not fit the run is left out. Values from the user are
 # orders.
 #
-# An error message about a wish names its source, because the person did not give that option.
+# An error message about a wish names its source, because the user did not give that option.
 
 
 FLAG = re.compile(r"--([a-z]+(?:-[a-z]+)*)")
@@ -562,14 +557,14 @@ MOST_LEFT_OUT = 8  # most values of a preset or default that are left out of a r
 
 
 def _number(value: int, text: str) -> int:
-    """Return a value that suits an error message: rounded up to its multiple, or lowered to its number of rows."""
+    """Return a value that an error message allows: the next multiple, or at most the number of transitions."""
     multiple = re.findall(r"multiples? of (?:the |--[a-z]+ )?([1-9]\d*)", text)
     rows = re.findall(r"([1-9]\d*) (?:transitions|trajectories)", text)
     return -(-value // int(multiple[-1])) * int(multiple[-1]) if multiple else min([value, *map(int, rows[:1])])
 
 
 def _fewer(value: str, text: str) -> str:
-    """Return the list of auxiliary tasks without the one that an error message names, or "none" if none is left."""
+    """Remove the task that an error message names from a list of auxiliary tasks. Return "none" if no task is left."""
     named = re.search(r"--auxiliary (\w+):", text)
     left = [task for task in value.split(",") if named and task.strip().partition("=")[0] != named[1]]
     return ",".join(left) or "none"
@@ -583,18 +578,17 @@ WISHES: dict[str, Any] = {  # option → replacement of a refused value, or a fu
 
 
 def is_order(name: str, sources: Sources) -> bool:
-    """Tell whether a person chose this option's value, rather than a preset, a default or the run."""
+    """Return whether the user chose this option's value. Otherwise a preset, a default or the run itself chose it."""
     source = sources.get(name, "default")
     return not (source in ("default", "chosen") or source.startswith("preset "))
 
 
 def _in_file(name: str, sources: Sources) -> bool:
-    """Tell whether a person gave this option in an option file."""
     return sources.get(name, "").startswith("config ")
 
 
 def left_out(text: str, wishes: Mapping[str, Any]) -> dict[str, Any]:
-    """Return {option: replacement} for the preset or default values that an error message refuses, if replaceable."""
+    """Return {option: replacement} for values of presets or defaults that are refused with the error message `text`."""
     found = dict[str, Any]()
     for name, value in wishes.items():
         other = WISHES.get(name, value)
@@ -604,9 +598,9 @@ def left_out(text: str, wishes: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def fitted(settings: Settings, sources: Sources, wire: Callable[[Settings], Any]) -> tuple[Settings, Any, Lines]:
-    """Call `wire` with the settings, and replace values of presets or defaults (wishes) that it refuses. Return the
-    settings, the result of `wire`, and plan lines about the replaced wishes. Raises UserError if `wire` refuses other
-    values. The message then adds the value and the source of each option that it names and that no command line gave.
+    """Call `wire` with the settings. If `wire` refuses a value of a preset or a default, replace the value and try
+    again. Return (settings, result of `wire`, lines of the plan about replaced values). Raises UserError if a refused
+    value cannot be replaced.
     """
     lines: Lines = []
     while True:

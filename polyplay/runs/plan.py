@@ -1,6 +1,6 @@
 """Plan of a run, shown before workers start: workers, memory, length, reproducibility, and how episodes end.
 
-If a plan needs too much memory, it is refused. The error then proposes an option to lower.
+If the run needs more memory than is available, an error names an option to lower.
 
 Imports no torch.
 """
@@ -55,10 +55,10 @@ def size_text(n: float) -> str:
 
 
 def predict_memory(crew: Crew, net: Any) -> dict[str, float]:
-    """Return the bytes of memory that all processes need together, as {part: bytes}. The parts are rollouts, replay,
+    """Predict the memory that all processes of a run need. Return {part: bytes} for the parts rollouts, replay,
     weights, emulators, and other shared objects.
 
-    net: a network of the kind that every worker makes.
+    `net`: the run's network, whose size is measured.
     """
     weights = bytes_of(net)
     parts = dict.fromkeys(("rollouts", "replay", "weights"), 0.0)
@@ -95,7 +95,7 @@ def kind_of(envs: Any) -> str:
 
 
 def kinds_of(envs: Any) -> set[str]:
-    """Return all ways in which the environments of a run's tasks are stepped, with the names that `kind_of` uses."""
+    """Return all ways in which the environments of a run's tasks are stepped, named as in `kind_of`."""
     if envs.spec.tasks and not native(envs):
         return {_kind(part) for part in task_parts(envs)}
     return {_kind(envs)}
@@ -149,14 +149,14 @@ class Plan:
 
     @property
     def needs(self) -> float:
-        """Bytes of memory that the run needs at least, summed over all parts."""
+        """Bytes of memory that the run needs at least."""
         return sum(self.memory.values())
 
 
 def make_plan(crew: Any, wired: Any, options: Any, done: int = 0) -> Plan:
     """Make the plan of a run.
 
-    crew: the workers of the run, not started yet. wired: the run's system.
+    crew: the workers of the run, before their start. wired: the run's system.
     done: number of agent steps that a resumed run has already made.
     """
     from polyplay.nets.layers import outlines
@@ -221,13 +221,11 @@ def _workers(crew: Any) -> str:
 
 
 def _atari(facts: Mapping[str, str]) -> str:
-    """Describe how an Atari game is played, and what the environment's id decides about it."""
     actions = facts["actions"].partition(":")[0]
     return f"frameskip {facts['frameskip']}; sticky {facts['sticky']}; actions {actions}; {facts['id']}"
 
 
 def _tasks(envs: Any) -> str:
-    """Describe the tasks of a run, and which lanes (parallel environments) play each task."""
     spec = envs.spec
     turns = f"lane l of the run plays number l mod {len(spec.order)} of their order"
     hidden = "" if spec.mask is None else "; a mask hides the actions that a task lacks"
@@ -235,7 +233,6 @@ def _tasks(envs: Any) -> str:
 
 
 def _images(envs: Any) -> str:
-    """Describe the images in observations and their processing. Return "" without images, or for Atari's usual ones."""
     spec, shown = envs.spec, envs.images
     fields, asked = dict(tree.leaves(spec.obs)), shown is not None and shown.leaves is not None
     if not asked and (game(envs) or not spec.image_leaves):
@@ -245,7 +242,6 @@ def _images(envs: Any) -> str:
 
 
 def _network(crew: Any, wired: Any, net: Any) -> str:
-    """Describe the network. For self-play by search, also describe the library and precision that run the network."""
     text = wired.policy.choice
     if (role := search_role(crew)) is not None:
         from polyplay.search.evaluators import ways
@@ -261,7 +257,6 @@ UPDATES = {"auto": "updates compiled where that is faster", "on": "updates compi
 
 
 def _computing(crew: Any) -> str:
-    """Describe the precision and devices of networks, as --precision auto and --device auto chose them."""
     from polyplay.nets.device import device_name, is_half
 
     devices, kind = crew.placement.devices, crew.placement.devices[0].partition(":")[0]
@@ -332,9 +327,7 @@ def minutes_over(minutes: float) -> str:
 
 
 def _steps_per_update(crew: Any) -> float:
-    """Return the agent steps per update of all learners together. If each rollout is passed over several times, return
-    the agent steps per rollout.
-    """
+    """Return the agent steps for one update, or for one rollout if learners make several passes over a rollout."""
     role = crew.learner
     together = 1 if role.asynchronous or role.agents else role.n
     ratio = (role.replay.ratio if role.replay else None) or 1.0
@@ -342,12 +335,12 @@ def _steps_per_update(crew: Any) -> float:
 
 
 def first_sample(crew: Any) -> int:
-    """Return the agent steps before the first batch is drawn, summed over all replays. Without a replay, return 0."""
+    """Return the number of agent steps before the first batch is drawn from the replay buffers, or 0 without any."""
     return sum(r.n * r.held_replay.start for r in crew.roles if r.held_replay)
 
 
 def updates_of(crew: Any, total: float) -> int:
-    """Return the number of updates in `total` agent steps. With several passes over each rollout, count rollouts."""
+    """Return the number of updates in `total` agent steps, or of rollouts if learners make several passes over each."""
     first, each = first_sample(crew), _steps_per_update(crew)
     return max(0, math.floor((total - first) / each)) if first else math.ceil(total / each)
 
@@ -387,26 +380,24 @@ def _fixed(crew: Any) -> bool:
 
 
 def resumes_exactly(crew: Any) -> bool:
-    """Tell whether a resumed run has bitwise the same results as a run that never stopped. Checkpoints of such a run
-    hold all state that decides its future. This assumes that the environments can be saved.
-    """
+    """Tell whether a resumed run gives bitwise the results of a run without a stop, if environments can be saved."""
     free = any(r.asynchronous or (r.find(League) and not crew.serial) for r in crew.roles)
     return crew.placement.on_cpu and _fixed(crew) and not (_drawn_ahead(crew) or free or _forgets(crew))
 
 
 def _drawn_ahead(crew: Any) -> bool:
-    """Tell whether learners get batches from a replay that another worker holds."""
+    """Tell whether learners get batches from a replay buffer in another worker."""
     return any(r.source and r.replay and not r.held_replay for r in crew.roles)
 
 
 def _forgets(crew: Any) -> bool:
-    """Tell whether auxiliary losses draw from a memory of recent steps that checkpoints lack. Leagues do not count."""
+    """Tell whether auxiliary losses use recent steps that checkpoints do not save."""
     terms = {name for r in crew.roles if r.spec and not r.agents for name in r.spec.loss.terms}
     return bool(terms & {"reward_prediction", "value_replay"})
 
 
 def _in_step(crew: Any) -> bool:
-    """Tell whether actors wait for every update before they act, and every update takes one rollout of each actor."""
+    """Tell whether each update uses one rollout of every actor, and all actors wait for the update."""
     actors = [r for r in crew.roles if "out" in r.holds]
     learners = [r for r in crew.roles if "source" in r.edges()]
     if any(r.replay for r in learners) or any(r.holds.get("lag") != 0 for r in actors):
@@ -436,7 +427,7 @@ def _resumes(crew: Any) -> str:
 
 
 def episodes(envs: Any) -> str:
-    """Describe how episodes end, and which bootstrap value (value of the rest) follows each kind of end."""
+    """Describe how episodes end, and which value estimate replaces the later rewards at each kind of end."""
     facts = envs.spec.describe
     ended, cut = "", f" (time limit: {facts.get('time limit', 'its own')})"
     if game(envs):
@@ -447,7 +438,6 @@ def episodes(envs: Any) -> str:
 
 
 def _scaling(wired: Any) -> str:
-    """Describe how the policy's outputs become continuous actions. Return "" if no action is continuous."""
     return describe_scaling(wired.envs.spec.action, wired.policy.scales_actions)
 
 
@@ -455,9 +445,7 @@ def _scaling(wired: Any) -> str:
 
 
 def check_plan(plan: Plan, settings: Any) -> Plan:
-    """Return the plan if enough memory is available. Otherwise raise UserError, whose message proposes a lower value of
-    an option that sets the size of the largest part.
-    """
+    """Return the plan if enough memory is available. Otherwise raise UserError, which names an option to lower."""
     if plan.needs <= plan.limit:
         return plan
     most = max(plan.memory, key=lambda k: plan.memory[k])
@@ -474,8 +462,8 @@ def check_plan(plan: Plan, settings: Any) -> Plan:
 
 
 def measure_speed(crew: Any, metrics: tuple[str, ...], plan: Plan, skip: int) -> list[tuple[str, str]]:
-    """Run the workers for two seconds after their first update (in self-play by search, after their first step). Return
-    lines about speed, memory and the estimated time, for the plan. If the plan is refused, return [].
+    """Run the workers, and measure their speed for two seconds after the first update. Return lines of the plan about
+    speed, memory and estimated time, or [] if the plan is refused.
     """
     from polyplay.runs.crew_metrics import memory_mb
     from polyplay.runs.terminal import clock_text

@@ -50,9 +50,10 @@ def check_varied(words: Iterable[str]) -> None:
 
 
 def anew_of(settings: Any, crew: Crew, priors: dict[str, Prior], types: flags.OptionTypes) -> frozenset[str]:
-    """Return the varied options that change the number of lanes (parallel environments) or the length of rollouts. If
-    such an option changes, lanes must restart. Raises UserError if an option does not allow a value, or if a value
-    changes the network, the optimizer or the replay.
+    """Return the varied options that change the number of lanes (parallel environments) or the length of rollouts. If a
+    member copies such an option, its lanes must restart.
+
+    Raises UserError if a value is not allowed, or if it changes the network, the optimizer or the replay buffer.
     """
     anew = set[str]()
     for name, prior in priors.items():
@@ -67,7 +68,7 @@ def anew_of(settings: Any, crew: Crew, priors: dict[str, Prior], types: flags.Op
 
 
 def _built(settings: Any, crew: Crew, values: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """Build a member with these values. Describe its network, optimizer, replay and lanes. Raises UserError."""
+    """Build a member with these values, and describe its network, optimizer, replay buffer and lanes."""
     other, wired = _presets.wire_member(settings, crew, values)
     if wired.player is not None:
         raise UserError(f"--over: {settings.over} given, but its self-play has no score: choose another system")
@@ -92,7 +93,6 @@ COPIED = {
 
 
 def _refuse(what: str, own: dict[str, dict[str, Any]], other: dict[str, dict[str, Any]]) -> None:
-    """Raise UserError if two members differ in a part that COPIED lists, because they then cannot copy each other."""
     for part, meaning in COPIED.items():
         for name in own[part] | other[part]:
             mine, theirs = own[part].get(name, "absent"), other[part].get(name, "absent")
@@ -110,9 +110,7 @@ SEEDS = 1000  # seeds reserved per population, so that members of two population
 
 @dataclass(frozen=True)
 class MemberRunner:
-    """Callable that runs a session of a member: training up to the next decision about it (see trainer.RunMember).
-    changes: new options of a resumed population.
-    """
+    """Callable that trains a member in one session, up to the next decision about it (see trainer.RunMember)."""
 
     directory: Path
     system: str
@@ -120,13 +118,15 @@ class MemberRunner:
     options: RunOptions
     sources: Sources
     score: str
-    changes: Mapping[str, Any] = field(default_factory=dict)
+    changes: Mapping[str, Any] = field(default_factory=dict)  # options that the user changed on a resume
     elsewhere: Callable[..., tuple[str, str]] | None = None  # runs a session on another machine
 
     def __call__(
         self, m: Row, until: int, stopping: Callable[[], str], say: Callable[[str, str], None]
     ) -> trainer.MemberSession:
-        """Train member `m` up to agent step `until`. Raises UserError or WorkerLost if no member could continue."""
+        """Train member `m` up to agent step `until`. If only this member fails, return its failure. Raises UserError or
+        WorkerLost if the other members would fail, too.
+        """
         name, begun = f"member {m['member']:02d}", time.monotonic()
         directory, part = states.Store(self.directory).member(m["member"]), RunSegment(until, stopping)
         output = WarningReader(lambda text: say("caution", f"{name}: {text}"))
@@ -149,7 +149,7 @@ class MemberRunner:
         return trainer.MemberSession(ended, why, counters["steps"], counters["frames"], games, time.monotonic() - begun)  # type: ignore[arg-type]
 
     def _run(self, directory: Path, m: Row, part: RunSegment) -> tuple[str, str]:
-        """Run the session on this machine. Return (how the session ended, the reason)."""
+        """Train on this machine. Return (how the session ended, why)."""
         if (directory / "config.json").exists():
             contents = run_files.read_config(directory)
             if any(contents["config"].get(name) != value for name, value in m["values"].items()):
@@ -175,14 +175,14 @@ class MemberRunner:
 
 
 class WarningReader(io.TextIOBase):
-    """Output stream of a member's session. It passes each warning to the function `warn`, and drops all other lines."""
+    """Output stream of a member's session, which passes warnings to the function `warn` and drops all other lines."""
 
     def __init__(self, warn: Callable[[str], None]):
         self.warn, self.rest = warn, ""
         self.before = sys.stdout, sys.stderr  # streams that `warn` prints to
 
     def write(self, text: str) -> int:
-        """Process the complete lines of `text`. An incomplete last line waits until its end arrives."""
+        """Process the complete lines of `text`. Keep an incomplete last line until a later call completes it."""
         *lines, self.rest = (self.rest + text).split("\n")
         for line in lines:
             found = line.removeprefix("polyplay: ").removeprefix("warning ")
@@ -193,7 +193,7 @@ class WarningReader(io.TextIOBase):
 
 
 def learnt(directory: Path) -> float:
-    """Return how many agent steps a run's newest checkpoint has learned from, or 0 without a readable checkpoint."""
+    """Return the agent steps that a run's newest checkpoint was trained on, or 0 if no checkpoint is readable."""
     return load.steps_learnt(next(reversed(checkpoint.everything(directory)), None))
 
 
@@ -205,8 +205,9 @@ def _newest_counters(directory: Path) -> Row:
 
 
 def last_returns(directory: Path, since: int, score: str = "games") -> tuple[float, ...]:
-    """Return the returns of a member's last games, or of its last evaluation. Only games or evaluations after `since`
-    agent steps count. score: "games" or "evaluations".
+    """Return the returns of a member's last games or of its last evaluation, made after agent step `since`.
+
+    `score`: "games" or "evaluations".
     """
     if score == "evaluations":
         rows = [row for row in read_lines(directory / "evaluations.jsonl", "steps") if row["steps"] > since]
@@ -235,7 +236,7 @@ def newest_steps(directory: Path) -> int:
 
 
 def _tail(path: Path, numbers: tuple[str, ...]) -> Iterator[Row]:
-    """Yield rows at the end of a file of JSON lines. Only rows that have all of the keys `numbers` are yielded."""
+    """Yield the last rows of a file of JSON lines. Rows that lack a key of `numbers` are skipped."""
     with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
         file.seek(max(0, path.stat().st_size - TAIL))
         for line in file.read().split(b"\n"):
@@ -251,7 +252,7 @@ SHOW = 1.0  # seconds between panel updates
 
 
 class PopulationSession(Supervisor):
-    """Main process of a population. It starts the trainers (workers that train members) and works until they end."""
+    """Main process of a population, which starts the trainers (workers that train members) and waits for their end."""
 
     patience, late, goes_on = 60.0, "members did not end", "continues the population"
 
@@ -286,7 +287,6 @@ class PopulationSession(Supervisor):
         self.panel.screen.warn(text)
 
     def _close(self) -> Row:
-        """Stop the trainers, write the summary, and return it. If all members have failed, the run has failed."""
         self.closing = True
         self.crew.stop()
         with contextlib.suppress(Exception):
@@ -388,9 +388,7 @@ def _check_code(store: states.Store, config: Row) -> None:
 
 
 def _extend(store: states.Store, plan: trainer.PopulationPlan, changes: Mapping[str, Any]) -> None:
-    """If the population now trains longer, let members that are done continue. Also give new tries to members whose
-    sessions were lost, and to failed members that found no donor (another member to copy).
-    """
+    """Let interrupted members continue. If the population now trains longer, finished members continue, too."""
     with store.locked() as population:
         further = population["total"] != plan.total or any(
             changes.get(name) is not None for name in ("frames", *run_options.LIMITS)
@@ -400,13 +398,13 @@ def _extend(store: states.Store, plan: trainer.PopulationPlan, changes: Mapping[
             if goes_on.get(m["state"]):
                 m["state"] = states.WAITING
             if m["state"] != states.FAILED or m["falls"] >= trainer.DRAWS:
-                m["falls"] = 0
+                m["falls"] = 0  # a failed member that found no other member to copy searches again
         population |= plan.about()
         store.write(population)
 
 
 def _wire(page: Page, settings: Any, options: RunOptions) -> tuple[Crew, trainer.PopulationPlan, list[tuple[str, str]]]:
-    """Return the crew (workers) of trainers, the population's plan, and plan lines to print. Raises UserError."""
+    """Return the crew of trainers (workers that train members), the plan, and the plan's lines. Raises UserError."""
     if options.serial and settings.at_once > 1:
         raise UserError(f"--at-once: {settings.at_once} given, but --serial is one thread: leave one of them out")
     if settings.score == "evaluations" and options.eval_every is None:
@@ -436,7 +434,6 @@ def _wire(page: Page, settings: Any, options: RunOptions) -> tuple[Crew, trainer
 
 
 def _lines(plan: trainer.PopulationPlan, trainers: str) -> list[tuple[str, str]]:
-    """Return the lines about a population that the plan prints."""
     evolution = plan.evolution
     steps = f"{plan.total:,} agent steps each, {plan.size * plan.total:,} together"
     every = f"every {evolution.every:,} agent steps of a member"
@@ -462,7 +459,7 @@ def _go(
     begin: Callable[[Row], None],
     changes: Mapping[str, Any] | None = None,
 ) -> RunResult:
-    """Run the population. In a dry run, print its plan. begin: records the start or resume in the locked directory."""
+    """Run the population, or in a dry run only print its plan. begin: function that records the start on disk."""
     if options.dry_run:
         console = terminal.default_console()
         shown = [("run", f"{directory} (dry run: nothing is written)"), *lines]
@@ -484,7 +481,6 @@ def _go(
 def _runner(
     directory: Path, settings: Any, options: RunOptions, sources: Sources, changes: Mapping[str, Any]
 ) -> MemberRunner:
-    """Return the function that trains a member for one session, with the member's options."""
     own: Settings = _presets.member_settings(settings)
     types = flags.option_types(type(own), RunOptions).keys() - {*HOSTS}
     kept, changed = ({k: v for k, v in given.items() if k in types} for given in (sources, changes))
@@ -492,7 +488,7 @@ def _runner(
 
 
 def _elsewhere(crew: Crew, options: RunOptions) -> Callable[..., tuple[str, str]] | None:
-    """Return the callable that runs sessions on other machines, or None if there are no other machines."""
+    """Return a function that runs a member's session on another machine, or None without other machines."""
     if crew.cluster is None:
         return None
     from polyplay.runs.remote_members import RemoteMembers
@@ -501,6 +497,6 @@ def _elsewhere(crew: Crew, options: RunOptions) -> Callable[..., tuple[str, str]
 
 
 def _member_cores(crew: Crew) -> tuple[int, int]:
-    """Return (number of cores for each member in training, number of cores that all members share)."""
+    """Return the numbers of CPU cores for each member in training and for all members together."""
     there = _presets.member_cores(crew)
     return max(1, there // crew.roles[0].n), there

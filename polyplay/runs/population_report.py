@@ -35,7 +35,7 @@ def population_title(population: Row) -> str:
 
 
 def population_report(directory: Path, population: Row, rows: Sequence[Row]) -> Iterator[RenderableType]:
-    """Yield a table of members, lines about failed members, and the winner. rows: lines of the log lineage.jsonl."""
+    """Yield a table of members, lines about failed members, and the winner. rows: the lines of lineage.jsonl."""
     yield _table(population, rows)
     for member in population["members"]:
         if member["state"] == store.FAILED:
@@ -51,7 +51,6 @@ def population_report(directory: Path, population: Row, rows: Sequence[Row]) -> 
 
 
 def _table(population: Row, rows: Sequence[Row]) -> Table:
-    """Return a table of members. On a narrow terminal, the columns of varied options are cut first."""
     copies = {
         r["member"]: f"{member_name(r['donor'])} at {short_count(r['steps'])}" for r in rows if r["donor"] is not None
     }
@@ -70,13 +69,13 @@ def _table(population: Row, rows: Sequence[Row]) -> Table:
 
 
 def winning_line(member: Row, rows: Sequence[Row]) -> list[store.Segment]:
-    """Return a member's line of ancestors up to now. If lineage.jsonl lacks the member, return the member alone."""
+    """Return the ancestors of a member, from the first on, followed by the member itself."""
     alone = store.Segment(member["member"], 0, member["steps"], member["values"])
     return store.ancestry(rows, member["member"], member["steps"]) or [alone]
 
 
 def lineage_text(line: Sequence[store.Segment]) -> str:
-    """Return a line of ancestors as text, from the last to the first, as in `03 ← 05 at 1.5M ← 01 at 500k`."""
+    """Return a member and its ancestors as text, latest first, as in `03 ← 05 at 1.5M ← 01 at 500k`."""
     text = member_name(line[-1].member)
     for before, after in reversed(list(pairwise(line))):
         if before.member != after.member:
@@ -110,7 +109,9 @@ def score_text(score: float | None) -> str:
 
 class PopulationPanel:
     """Terminal output of a population in training. Call `begin` first, then `show` and `decision` repeatedly, and `end`
-    last. Call `screen.warn` for a warning. quiet: print only warnings and the last line.
+    last.
+
+    `quiet`: print only warnings and the last line.
     """
 
     def __init__(self, quiet: bool = False, screen: Screen | None = None) -> None:
@@ -127,10 +128,10 @@ class PopulationPanel:
             self.screen.print(line)
 
     def show(self, population: Row, training: Mapping[int, int]) -> None:
-        """Update the panel. Call this as often as you like, because the panel limits how often it is drawn.
+        """Update the panel. The method may be called often, because the screen is not drawn each time.
 
-        population: contents of population.json.
-        training: {member: its agent steps}, for the members that train now.
+        `population`: contents of population.json.
+        `training`: {member: its agent steps} for the members that are training.
         """
         self.population, self.training = population, training
         now = self.clock()
@@ -143,15 +144,13 @@ class PopulationPanel:
             self.screen.print(Text("  ".join(filter(None, parts)), no_wrap=True))
 
     def decision(self, row: Row) -> None:
-        """Show a decision in the panel until the next one. Without a panel, print it. row: a row of lineage.jsonl."""
+        """Show a decision in the panel, or print it without a panel. row: the decision's line of lineage.jsonl."""
         self.last = decision_line(row)
         if self.screen.live is None and not self.quiet:
             self.screen.print(Text(self.last, no_wrap=True))
 
     def end(self, summary: Row) -> None:
-        """Print the table of members and the last line. summary: reason, exit_code, wall_seconds, failed and directory
-        of the population.
-        """
+        """Print the table of members and the last line. summary: contents of the population's summary.json."""
         directory = Path(summary["directory"])
         if self.population:
             self.screen.draw(self.panel, at_once=True)
@@ -168,7 +167,7 @@ class PopulationPanel:
     # ------------------------------------------------------------------------------------------------ numbers shown
 
     def _members(self) -> list[Row]:
-        """Return the members, best first. Members that are training have their present number of steps."""
+        """Return the members, best first, with the present number of steps of each member in training."""
         members = {member["member"]: dict(member) for member in self.population.get("members", ())}
         for i, steps in self.training.items():
             members[i] |= {"state": store.TRAINING, "steps": max(members[i]["steps"], steps)}
@@ -178,7 +177,7 @@ class PopulationPanel:
         return sum(member["steps"] for member in self._members())
 
     def _progress(self) -> tuple[str, float, str]:
-        """Return progress as text and as a fraction, and the times. Failed members are expected to make no steps."""
+        """Return progress as text, progress as a fraction, and the elapsed and remaining time as text."""
         members, steps, now = self._members(), self._steps(), self.clock()
         goal = steps + sum(max(0, self.population["total"] - m["steps"]) for m in members if m["state"] != store.FAILED)
         begun, before = self.first or (now, steps)
@@ -187,7 +186,6 @@ class PopulationPanel:
         return done, steps / max(goal, 1), f"{clock_text(now - self.begun)}  eta {clock_text(left)}"
 
     def _standing(self) -> str:
-        """Describe the best member, and list the members that are training."""
         best = store.best_member(self._members())
         parts = [f"best {member_name(best['member'])} {score_text(best['score'])}"] if best else []
         parts += [f"training {' '.join(map(member_name, sorted(self.training)))}"] if self.training else []

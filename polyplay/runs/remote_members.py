@@ -1,6 +1,7 @@
-"""Train members of a population on other machines. Send a member's run directory in pieces, and get its changes back.
+"""Train members of a population on other machines. Each machine gets a copy of the member's run directory, and sends
+back the changes.
 
-The directory on the main machine is the valid one: every session starts from the newest checkpoint there.
+The directory on the main machine is authoritative: every session starts from the newest checkpoint in this directory.
 """
 
 from __future__ import annotations
@@ -47,9 +48,7 @@ SAVED = "checkpoints"
 
 
 class DirectoryChanges:
-    """Finds what changed in a run's directory since the last call of `pieces`, so that only changes are sent. known:
-    checkpoints that need not be sent.
-    """
+    """Finds the changes in a run's directory since the last call of `pieces`. known: checkpoints that are not sent."""
 
     def __init__(self, directory: Path, known: Iterable[Path] = ()):
         self.directory = directory
@@ -57,7 +56,7 @@ class DirectoryChanges:
         self.saved = bool(checkpoint.everything(directory))  # logs are not sent before a checkpoint
 
     def pieces(self) -> Iterator[Piece]:
-        """Yield changed files, then checkpoints that existed before. So logs arrive before their checkpoint does."""
+        """Yield the pieces of changed files, then the pieces of new checkpoints."""
         saved = sorted(
             p for p in (self.directory / SAVED).glob("[!.]*") if p.is_dir() and not p.match(f"{checkpoint.UNUSED}*")
         )
@@ -86,7 +85,6 @@ class DirectoryChanges:
 
 
 def _plain_files(directory: Path) -> list[Path]:
-    """Return all files except checkpoints and hidden files. The run may remove files at any time."""
     found = list[Path]()
     for root, folders, names in os.walk(directory):
         folders[:] = [name for name in folders if name != SAVED and not name.startswith(".")]
@@ -95,7 +93,8 @@ def _plain_files(directory: Path) -> list[Path]:
 
 
 def _checkpoint(found: Path) -> Iterator[Piece]:
-    """Yield the pieces of a checkpoint. All its files are opened first, because the run may remove the checkpoint."""
+    """Yield the pieces of a checkpoint."""
+    # The run may remove the checkpoint at any time, so all files are opened first.
     about, root = checkpoint.manifest(found), f"{SAVED}/.partial-{found.name}"
     with contextlib.ExitStack() as opened:
         files = {name: opened.enter_context((found / name).open("rb")) for name in about["files"]}
@@ -111,7 +110,7 @@ def _read(fd: int, begin: int, end: int, name: str, final: str) -> Iterator[Piec
 
 
 def take_pieces(pieces: Iterator[Piece]) -> list[Piece]:
-    """Return the next pieces for one remote call. Pieces are added until they have PIECE bytes or none is left."""
+    """Return the next pieces for one remote call. They have at least PIECE bytes in total, unless fewer are left."""
     found, size = list[Piece](), 0
     for piece in pieces:
         found.append(piece)
@@ -155,7 +154,7 @@ SWEEP = 'trap "" HUP INT TERM; read x; for i in 1 2 3; do sleep 0.5; rm -rf "$0"
 
 
 class MemberActor:
-    """Ray actor (remote process) that runs sessions of members one by one, in a temporary folder. Ray calls it."""
+    """Ray actor (remote process) that runs sessions of members one by one, in a temporary folder."""
 
     def __init__(self) -> None:
         import torch  # noqa: F401 - takes seconds, in which the actor cannot answer calls
@@ -173,7 +172,7 @@ class MemberActor:
             put_piece(self.root / name, piece)
 
     def begin(self, name: str, runner: MemberRunner, m: Row, until: int, share: tuple[int, int]) -> None:
-        """Start a session, after all pieces have arrived. share: (index of a share of the machine, cores per share)."""
+        """Start a session. All its pieces have arrived. share: (index of its share of the cores, cores per share)."""
         self.directory = self.root / name
         (saved := self.directory / SAVED).mkdir(parents=True, exist_ok=True)
         self.changes = DirectoryChanges(self.directory, saved.iterdir())
@@ -201,8 +200,10 @@ class MemberActor:
         return self.why or "the main machine stopped polling" * silent
 
     def poll(self, why: str) -> tuple[list[Piece], list[tuple[str, str]], tuple[str, str]]:
-        """Return (changed pieces, messages, (how the session ended, the reason)). The last pair is ("", "") until the
-        session has ended and all changes are sent. why: reason to end the session now, or "".
+        """Return (pieces of changed files, messages, (how the session ended, why)). The last pair is ("", "") until the
+        session has ended and all changes are sent.
+
+        `why`: reason to end the session now, or "".
         """
         self.why, self.heard = why, time.monotonic()
         over = not self.thread.is_alive()
@@ -225,35 +226,28 @@ SHUNNED = 30.0  # after a machine lost a session, other free machines are prefer
 
 @dataclass(eq=False)
 class MemberSeat:
-    """Place on a machine for an actor (process that runs sessions).
-
-    number: share of the machine's cores that the actor uses. group: the machine, or "" if machines share cores.
-    """
+    """CPU cores of a machine that are reserved for one actor (process that runs sessions)."""
 
     info: MachineInfo
-    group: str
-    number: int
-    free: int  # cores that were free when this place was chosen
+    group: str  # name of the machine; "" if machines share cores
+    number: int  # index of the actor's share of the cores
+    free: int  # cores that were free when the machine was chosen
     actor: RayActor | None = None
 
 
 class RemoteMembers:
-    """Callable that runs sessions of members on the machines of a cluster. After a session, its actor (a process) waits
-    for the next one, so that torch need not be loaded again. cores: number of cores per session.
-    """
+    """Callable that runs sessions of members on the machines of a cluster. cores: number of CPU cores per session."""
 
     def __init__(self, cluster: Cluster, cores: int, options: RunOptions):
         self.cluster, self.cores, self.options = cluster, cores, options
-        self.seats, self.idle = list[MemberSeat](), list[MemberSeat]()
+        self.seats, self.idle = list[MemberSeat](), list[MemberSeat]()  # idle: with torch loaded, for later sessions
         self.shunned: dict[str, float] = {}  # machine → time until which others are preferred
         self.lock = threading.Lock()
 
     def __call__(
         self, runner: MemberRunner, directory: Path, m: Row, part: RunSegment, say: Callable[[str, str], None]
     ) -> tuple[str, str]:
-        """Run a session, and return (how it ended, the reason). Raises UserError and OSError. Raises WorkerLost if a
-        retry may help.
-        """
+        """Run a session. Return (how it ended, why). Raises UserError, OSError, or WorkerLost if a retry may help."""
         assert part.stopping is not None
         directory.mkdir(parents=True, exist_ok=True)
         try:
@@ -299,7 +293,7 @@ class RemoteMembers:
                 time.sleep(LOOK)
 
     def _arrived(self, runner: MemberRunner, home: Path, name: str) -> None:
-        """Process a file or checkpoint that arrived. Check and sign config.json, and remove outdated checkpoints."""
+        """Process a file or checkpoint that arrived: check and sign config.json, and remove outdated checkpoints."""
         if name == "config.json":
             contents = run_files.read_config(home)
             run_files.check_named(home, contents, run_files.read_config(runner.directory, population=True))
@@ -316,7 +310,7 @@ class RemoteMembers:
 
     @contextlib.contextmanager
     def _seat(self, stopping: Callable[[], str]) -> Iterator[MemberSeat]:
-        """Provide an actor within this context. After an exception, the actor ends. Raises UserError and WorkerLost."""
+        """Provide an actor on a machine. If the context raises, the actor ends."""
         seat = self._take(stopping)
         try:
             if seat.actor is None:
@@ -346,8 +340,8 @@ class RemoteMembers:
         raise WorkerLost("it is ending")
 
     def _choose(self) -> MemberSeat | None:
-        """Choose a place for an actor. Prefer a machine with enough free cores, then one without a recent loss, then
-        the one with the most free cores. Return None if the cluster has no other machine.
+        """Choose the machine for an actor, or return None if the cluster has no other machine. Prefer machines with
+        enough free cores, then machines without a recent loss of a session, then machines with more free cores.
         """
         used, now = Counter(seat.info.name for seat in self.seats), time.monotonic()
         infos = self.cluster.machines()
@@ -367,7 +361,7 @@ class RemoteMembers:
 
 
 def _ask(seat: MemberSeat, name: str, *given: Any, **how: float) -> Any:
-    """Call the actor's method `name`, and return its answer. Raises WorkerLost if no answer came."""
+    """Call the actor's method `name`, and return its answer. Raises WorkerLost if the actor does not answer."""
     assert seat.actor is not None
     try:
         return seat.actor.call(name, *given, **how)
@@ -376,7 +370,7 @@ def _ask(seat: MemberSeat, name: str, *given: Any, **how: float) -> Any:
 
 
 def _needed(home: Path, warn: Callable[[str], None]) -> DirectoryChanges:
-    """Return what a session needs of a directory: all but older or damaged checkpoints. Raises UserError."""
+    """Return the changes to send for a session: all files except older or damaged checkpoints. Raises UserError."""
     if not (home / "config.json").exists():
         return DirectoryChanges(home)
     found, _ = load.find_checkpoint(home, warn)

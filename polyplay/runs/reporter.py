@@ -61,8 +61,11 @@ Scalars = Mapping[str, float | None]
 
 
 def of_report(style: str, row: Scalars, losses: Collection[str]) -> Scalars:
-    """Select the numbers of a metrics.jsonl line that TensorBoard and W&B show, and name them as `style` does. losses:
-    names of the learners' metrics.
+    """Return the metrics of a metrics.jsonl line that TensorBoard and W&B show, under the names that they have in
+    `style`.
+
+    `style`: "polyplay", "cleanrl" or "sb3".
+    `losses`: names of the learners' metrics.
     """
     if style == "polyplay":
         return {POLYPLAY.get(k, f"losses/{k}"): v for k, v in row.items() if k in POLYPLAY or k in losses}
@@ -75,14 +78,12 @@ def of_report(style: str, row: Scalars, losses: Collection[str]) -> Scalars:
 
 
 def of_episode(style: str, game: Mapping[str, float]) -> Scalars:
-    """Return the return and length of a finished game, with the names of `style`. For SB3, which shows only means,
-    return {}.
-    """
+    """Return the return and length of a finished game, as in `of_report`. For the style "sb3", return {}."""
     return {} if style == "sb3" else {f"charts/{k}": game[k] for k in ("episodic_return", "episodic_length")}
 
 
 def of_evaluation(style: str, row: Scalars) -> Scalars:
-    """Return the mean return and length of an evaluation during training, with the names of `style`."""
+    """Return the mean return and length of an evaluation during training, as in `of_report`."""
     means = {k: row[f"episodic_{k}_mean"] for k in ("return", "length")}
     if style == "sb3":
         return {"eval/mean_reward": means["return"], "eval/mean_ep_length": means["length"]}
@@ -125,7 +126,7 @@ class WandbLogger:
         self._put(lambda run: run.log(row))
 
     def close(self, summary: Mapping[str, object]) -> None:
-        """Send the run's summary, and report its end. Wait up to LAST seconds until everything is sent."""
+        """Send the run's summary, and report its end. Wait at most LAST seconds for metrics that are not sent yet."""
         self._put(lambda run: run.summary.update(dict(summary)))
         self._put(lambda run: run.finish(exit_code=summary["exit_code"]))
         self._put(None)
@@ -143,7 +144,7 @@ class WandbLogger:
                 self.failure = "it does not respond"
 
     def _warn_once(self) -> None:
-        """Warn once about a failure. This runs in the main thread, which may write to the terminal."""
+        """Warn once about a failure, in the main thread, because other threads must not write to the terminal."""
         if self.failure:
             self.warn(f"W&B: {self.failure}; the run continues without it; its directory has all metrics")
             self.warn = lambda text: None
@@ -179,15 +180,13 @@ TOTALS = ("frames", "steps", "updates")
 
 
 class Reporter:
-    """Writes all reports of a run, in the main process. Nothing else writes them. If the run was resumed, the existing
-    files are continued.
+    """Writes all reports of a run, in the main process. In a resumed run, appends to the existing files.
 
-    start: frames, steps, updates, wall_seconds and episodes of the resumed checkpoint (default: of the last report).
-    Games that ended after this checkpoint are not counted, because the resumed run plays them again. wall_seconds
-    continues from the last line written.
-    warn: called once for each file that cannot be written, as on a full disk. Reports are then lost, but the run
-    continues.
-    tasks: names of the tasks, if there are several. The mean return is then the mean over the tasks' scores.
+    `start`: frames, steps, updates, wall_seconds and episodes of the checkpoint to resume from (default: the last
+    report). Games that ended after the checkpoint are not counted, because the resumed run plays them again.
+    `warn`: called once for each file that cannot be written, as on a full disk. The run then continues without this
+    file.
+    `tasks`: names of the tasks, if the run has several. The mean return is then the mean of the tasks' scores.
 
     Attributes to read at any time: episodes, wall_seconds, return_mean, and return_best (the highest return_mean since
     the 100th game, or None before it).
@@ -221,7 +220,7 @@ class Reporter:
         self.begun = clock()
 
     def _earlier(self, start: Mapping[str, float]) -> tuple[Row, float]:
-        """Read the counters and the wall seconds to continue from in the files of the directory."""
+        """Read the counters and the wall seconds at which a resumed run continues."""
         last: Row = {}
         for row in read_lines(self.directory / "metrics.jsonl", *METRICS):
             last = row
@@ -237,16 +236,15 @@ class Reporter:
 
     @property
     def wall_seconds(self) -> float:
-        """Seconds that this run has taken, in all its sessions together."""
+        """Seconds that this run has taken, earlier sessions included."""
         return self.base + self.clock() - self.begun
 
     @property
     def return_mean(self) -> float | None:
-        """Mean return of the last 100 full games, or the mean score of several tasks. None before the first game."""
+        """Mean return of the last 100 full games, or the mean of several tasks' scores. None before the first game."""
         return _mean(self.returns) if self.tasks is None else self.tasks.score()
 
     def _means(self) -> Row:
-        """Return the number of games, and means of the last 100. With several agents or tasks, also means of each."""
         agents = {str(agent): _mean(self.agents[agent]) for agent in sorted(self.agents)}
         return {
             "episodes": self.episodes,
@@ -258,14 +256,15 @@ class Reporter:
         }
 
     def reached(self, target: float) -> bool:
-        """Tell whether 100 games have finished, and the mean return of the last 100 is at least `target`."""
+        """Tell whether 100 games have finished, and the mean return of the last 100 games is at least `target`."""
         mean = self.return_mean
         return len(self.returns) == WINDOW and mean is not None and mean >= target
 
     def episode(self, *games: Row) -> None:
-        """Write full games that have ended, all in one write. A game has the run's frames and steps at its end, the
-        unclipped return, and the length in agent steps. It also has the number of its lane (parallel environment) and,
-        with several agents, of its agent.
+        """Write full games that have ended.
+
+        Each game has the run's frames and steps at its end, its unclipped return, its length in agent steps, the index
+        of its lane (parallel environment) and, with several agents, its agent.
         """
         rows = [self._line(game) for game in games]
         if self.log_episodes and rows:
@@ -277,28 +276,26 @@ class Reporter:
             self.listen("episodes", row)
 
     def decision(self, decided: Mapping[str, Any], steps: int, updates: int) -> Row:
-        """Write a decision about the number of workers (`autoscale.schedule`). Return its line of decisions.jsonl."""
+        """Write a decision about the number of workers (`autoscale.schedule`). Return the line of decisions.jsonl."""
         row = self._append("decisions", {"steps": steps, "updates": updates, **decided})
         chosen = row["to"] if row["kept"] else row["from"]
         self._event(steps, {f"schedule/{name}": n for name, n in chosen.items()})
         return row
 
     def evaluation(self, evaluated: Mapping[str, Any]) -> Row:
-        """Write an evaluation made during training, and return its line of evaluations.jsonl."""
+        """Write an evaluation made during training, and return the line of evaluations.jsonl."""
         row = self._append("evaluations", evaluated)
         self._event(row["steps"], of_evaluation(self.style, row))
         return row
 
     def match(self, played: Mapping[str, Any], steps: int, updates: int) -> Row:
-        """Write a match that new weights must win (a gate, population.judge). Return its line of matches.jsonl."""
+        """Write a match that decides whether new weights are used. Return the line of matches.jsonl."""
         row = self._append("matches", {"steps": steps, "updates": updates, **played})
         self._event(steps, {"gate/points": row["points"] / row["games"], "gate/champion": row["champion"]})
         return row
 
     def game(self, played: Mapping[str, Any], steps: int, updates: int) -> None:
-        """Write a game of self-play by search. If it is already in the log, skip it, because a resumed run may play a
-        game again.
-        """
+        """Write a game of self-play by search. A resumed run may repeat a game, which is then ignored."""
         if self.names is None:
             self.names = {row.get("name") for row in read_lines(self.directory / "games.jsonl")}
         if played["name"] not in self.names:
@@ -306,14 +303,14 @@ class Reporter:
             self._append("games", {"steps": steps, "updates": updates, **played})
 
     def report(self, numbers: Row, losses: Scalars | None = None) -> Row:
-        """Write a report; return its metrics.jsonl line. numbers: of all workers. losses: metrics of the learners."""
+        """Write a report: numbers of all workers, and metrics of the learners. Return the line of metrics.jsonl."""
         losses = losses or {}
         self.row = self._append("metrics", {**numbers, **self._means(), **losses})
         self._event(self.row["steps"], of_report(self.style, self.row, losses))
         return self.row
 
     def restore(self) -> None:
-        """If files were deleted while they were open, write them again."""
+        """Write the open files again if they were deleted."""
         files = {f"{name}.jsonl": lines.file for name, lines in self.files.items()}
         for name, file in (files | ({"tensorboard/": self.events.file} if self.events else {})).items():
             self.writes.attempt(name, file.restore)
@@ -358,7 +355,6 @@ class Reporter:
             self.return_best = mean if self.return_best is None else max(self.return_best, mean)
 
     def _append(self, name: str, row: Mapping[str, Any]) -> Row:
-        """Write a line to the log NAME.jsonl, and return the line."""
         line = self._line(row)
         self._write(name, line)
         self.listen(name, line)
@@ -369,8 +365,6 @@ class Reporter:
         return line
 
     def _write(self, name: str, *lines: Row) -> None:
-        """Write lines to the log NAME.jsonl. If this file is not open yet, open it."""
-
         def write() -> None:
             if name not in self.files:
                 self.files[name] = JsonLines(self.directory / f"{name}.jsonl")

@@ -1,9 +1,9 @@
 """Repeat an asynchronous run in one thread. A log lists the rollouts that each update used, in the order of updates.
-When the run is repeated, actors make their rollouts in the order of this list.
+Actors make their rollouts again in the order of this log.
 
-This log is enough, because a rollout depends only on its actor's past and on the weights that acted. Actors get the
-same versions of the weights as in the run, and learners get the same batches. So every loss is bitwise the same. The
-environments step in this thread too, so a debugger can stop at any line of the run.
+Each loss of the repetition is bitwise the same as in the run. For each rollout, the actor gets the version of the
+weights that it used in the run, and for each update, the learners get the same batch. The environments step in the same
+thread, so a debugger can stop at any line of the run.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ COMPARED = ("loss", "grad_norm", "lag_mean", "lag_max")
 
 
 class WeightHistory:
-    """Stores all versions of the weights that actors still need. Learners publish weights here instead of to Params."""
+    """Takes the place of Params. Keeps each version of the weights until no actor needs it."""
 
     def __init__(self, logs: list[delivery_log.DeliveryLog], updates_per_batch: int = 1):
         self.updates_per_batch = updates_per_batch
@@ -55,7 +55,7 @@ class WeightHistory:
 
 
 class ActorReplay:
-    """Repeats an actor, rollout by rollout. In place of Params, `pull` gives it the weights of the next rollout."""
+    """Repeats an actor, rollout by rollout. `pull` gives the actor the weights that it used in the run."""
 
     def __init__(self, role: Role, history: WeightHistory, ctx: WorkerContext):
         self.role, self.ctx, self.history, self.due = role, ctx, history, 0
@@ -71,7 +71,7 @@ class ActorReplay:
         return self.due
 
     def make(self, rollout: delivery_log.DeliveredRollout, meanwhile: Callable[[], None]) -> None:
-        """Make the actor's next rollout. In between, `meanwhile` lets learners release memory of their last batches."""
+        """Make the actor's next rollout. Call `meanwhile` after each step, so that learners can release memory."""
         if self.worker is None or self.ctx.incarnation != rollout.by:  # the run replaced or restarted the actor
             self.close()
             self.ctx = replace(self.ctx, incarnation=rollout.by)
@@ -89,7 +89,7 @@ class ActorReplay:
 
 
 class ReproductionCheck:
-    """Compares the repetition with the run's files: the losses that --trace wrote, and the weights in checkpoints."""
+    """Compares the repetition with the run: with its losses, which --trace wrote, and with its checkpoints."""
 
     def __init__(self, directory: Path, scratch: Path, wired: System, agent: int):
         self.losses = {row["update"]: row for row in read_lines(directory / "updates.jsonl", "update", *COMPARED)}
@@ -121,9 +121,9 @@ class ReproductionCheck:
 
 
 def reproduce(directory: Path, updates: int | None = None, trust: bool = False) -> dict[str, int]:
-    """Repeat the first `updates` updates of a run (None: all), rounded up to whole batches. Return the numbers of
-    updates, of equal losses and of equal checkpoints. Raises UserError, Diverged (a difference was found), and the
-    errors of runs.
+    """Repeat the first `updates` updates of a run, rounded up to whole batches. None means all updates. Return the
+    numbers of updates, of losses equal to the run's losses, and of equal checkpoints. Raises Diverged if a loss or the
+    weights differ. Raises UserError if the run cannot be repeated.
     """
     directory = Path(directory)
     page, settings, options, config = load.load_run(directory, trust, learns=True)
@@ -181,7 +181,7 @@ def reproduce(directory: Path, updates: int | None = None, trust: bool = False) 
 def _read_logs(
     directory: Path, source: Any, learners: int, per_batch: int, updates: int | None
 ) -> list[delivery_log.DeliveryLog]:
-    """Return the learners' logs, up to the last batch that all logs have, or to the batch that has update `updates`."""
+    """Return the learners' logs, cut after the last batch in all logs, or after the batch of update `updates`."""
     producers = source.queue.producers
     logs = [delivery_log.read_log(directory, c, producers, source.n, per_batch) for c in range(learners)]
     count = min([len(log.batches) for log in logs] + ([] if updates is None else [-(-updates // per_batch)]))
@@ -191,7 +191,7 @@ def _read_logs(
 
 
 def _asynchronous_roles(crew: Crew, system: str) -> tuple[Role, Role]:
-    """Return the roles of actors and learners of a system that logs rollouts. Raises UserError if it logs none."""
+    """Return the roles of actors and learners of a system that logs rollouts. Raises UserError for other systems."""
     acting, learning = ([role for role in crew.roles if role.work is work] for work in (act, learn))
     logged = len(acting) == len(learning) == 1 and isinstance(learning[0].source, Rollouts)
     if not logged or any(role.asynchronous for role in crew.roles):

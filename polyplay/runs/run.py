@@ -69,7 +69,7 @@ def begin_run(
     callbacks: Sequence[Callback] = (),
     **how: Any,
 ) -> RunResult:
-    """Start a run that is not a population. how: the argument `part` of RunSetup, to pause the run before its end."""
+    """Start a run that is not a population. how: `part` of RunSetup, if only a part of the run is trained now."""
     reporter.check_wandb(options.wandb)
     given = settings
     wire = partial(_wire, page, options)
@@ -92,9 +92,6 @@ def begin_run(
 
 
 def _wire(page: Page, options: RunOptions, settings: Settings) -> tuple[Crew, System]:
-    """Add a page's system to a new crew (workers), and return both. Warn if the preset does not fit the environment.
-    Raises UserError.
-    """
     crew = load.crew_of(options)
     crew.measures = True
     wired = load.wire_system(page, settings, crew)
@@ -106,8 +103,10 @@ def _wire(page: Page, options: RunOptions, settings: Settings) -> tuple[Crew, Sy
 def resume(
     directory: Path, changes: Mapping[str, Any], trust: bool = False, callbacks: Sequence[object] = ()
 ) -> RunResult:
-    """Resume a run or a population from its newest intact checkpoint. changes: new values of options. trust: open the
-    run even if it was made elsewhere and executes code that its files name.
+    """Resume a run or a population from its newest intact checkpoint.
+
+    `changes`: new values of options.
+    `trust`: whether to execute code that the run's files name, even if the run was made elsewhere.
     """
     of_population = run_files.has_members(run_files.read_config(directory, population=True))
     called = check_callbacks(callbacks, of_population)
@@ -119,7 +118,7 @@ def resume(
 
 
 def continue_run(directory: Path, changes: Mapping[str, Any], trust: bool = False, *how: Any, **part: Any) -> RunResult:
-    """Resume a run that is no population. how: callbacks. part: `part` of RunSetup, to pause before the run's end."""
+    """Resume a run that is not a population. how: the callbacks. part: `part` of RunSetup, as in `begin_run`."""
     run_files.read_config(directory)
     with nullcontext() if changes.get("dry_run") else closing(run_files.DirectoryLock(directory)) as lock:
         given = load.objects_of(changes)
@@ -172,7 +171,7 @@ def continue_run(directory: Path, changes: Mapping[str, Any], trust: bool = Fals
 
 
 def _lost_lanes(crew: Crew) -> str:
-    """Describe the lanes (parallel environments) that the checkpoint cannot restore. Return "" if it restores all."""
+    """Describe the lanes (parallel environments) that the checkpoint cannot restore, or return "" if none is lost."""
     seed = worker.seed_of(crew.seed, 1000 * crew.resumes)
     if crew.control.anew:
         return f"all lanes restart, from seed {seed}: their number differs from the checkpoint's"
@@ -184,7 +183,7 @@ def _lost_lanes(crew: Crew) -> str:
 
 
 def diagram(page: Page, settings: Settings, options: RunOptions, sources: Sources | None = None) -> str:
-    """Return the diagram of a system as text. It shows the workers, and the objects by which they exchange data."""
+    """Return a text diagram of a system: its workers, and the objects through which they exchange data."""
 
     def draw(other: Settings) -> str:
         crew = load.crew_of(options, systems.is_population(page))
@@ -197,10 +196,10 @@ def diagram(page: Page, settings: Settings, options: RunOptions, sources: Source
 def complete_plan(
     page: Page, crew: Crew, wired: System, settings: Settings, options: RunOptions, steps: int = 0
 ) -> Plan:
-    """Return the plan of a run. If the options request evaluations, also add an evaluator to the crew (the run's
-    workers).
+    """Return the plan of a run. If the options request evaluations, add an evaluator to `crew`, the run's workers.
 
-    steps: agent steps that a resumed run has made. Raises UserError if the run cannot work.
+    `steps`: agent steps that a resumed run has already made.
+    Raises UserError if the run cannot work with these options, or needs too much memory.
     """
 
     from polyplay.nets.layers import outlines
@@ -231,7 +230,7 @@ def complete_plan(
 
 
 def check_returns(crew: Crew, options: RunOptions) -> None:
-    """Raise UserError if options of a league use the mean return, which does not measure strength in self-play."""
+    """Raise UserError if a league uses the mean return, which does not measure strength in self-play."""
     given = [name for name in ("eval_every", "until_return") if vars(options)[name] is not None]
     if given and any(role.find(League) for role in crew.roles):
         text = f"{flag(given[0])} {vars(options)[given[0]]} given, but mean return does not measure strength"
@@ -239,8 +238,10 @@ def check_returns(crew: Crew, options: RunOptions) -> None:
 
 
 def add_evaluator(crew: Crew, wired: System, options: RunOptions, steps: int) -> run_options.Lines:
-    """If the options request evaluations, add a worker that evaluates the weights. Return plan lines about it. Raises
-    UserError if the environment does not allow the protocol, or if the learner is on another machine.
+    """If the options request evaluations, add a worker that evaluates the weights. Return the plan's lines about
+    evaluations.
+
+    Raises UserError if --eval-protocol does not fit the environment, or if the learner is on another machine.
     """
     if options.eval_every is None:
         return []
@@ -266,9 +267,6 @@ def _warn(text: str) -> None:
 
 
 def _dry_run(setup: RunSetup) -> RunResult:
-    """Print the plan, and the speed measured in two seconds of the run. Nothing is written. Raises UserError if the run
-    cannot work on this machine.
-    """
     console = terminal.default_console()
     directory = f"{setup.directory} (dry run: nothing is written)"
     terminal.print_all(console, terminal.opening_lines(setup.description, directory, setup.plan.lines, console))

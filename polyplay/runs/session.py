@@ -1,4 +1,4 @@
-"""The main process of a run: it starts the workers, watches them, reports, saves checkpoints, and stops the workers."""
+"""The main process of a run: it starts, watches and stops the workers, writes reports, and saves checkpoints."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from polyplay.workers.crew import Crew
 
 @dataclass(frozen=True)
 class CurrentRun:
-    """The run, as a callback gets it. `stop(reason)` ends the run with a checkpoint, a summary and exit status 0."""
+    """The run that a callback receives. `stop(reason)` ends the run with a checkpoint, a summary and exit status 0."""
 
     directory: Path
     stop: Callable[[str], None]
@@ -55,7 +55,7 @@ class Callback:
         """Called after each report. row: the report's line of metrics.jsonl."""
 
     def on_episode(self, run: CurrentRun, row: Row) -> object:
-        """Called after each full game. row: its line of episodes.jsonl, even if --no-log-episodes writes none."""
+        """Called after each full game. row: the game as in episodes.jsonl, even if --no-log-episodes is given."""
 
     def on_checkpoint(self, run: CurrentRun, path: Path) -> object:
         """Called when a checkpoint is complete. path: the checkpoint's directory."""
@@ -74,9 +74,9 @@ EVENTS = {  # log file, or name of another event → method of Callback
 
 
 def check_callbacks(callbacks: Sequence[object], population: bool = False) -> list[Callback]:
-    """Return the given functions and objects as Callback objects. Raises UserError if one is neither a function nor a
-    Callback, is async, or does not take two arguments. Also raises it for a population, whose members train in other
-    processes.
+    """Return a user's callbacks (functions or Callback objects) as Callback objects. Raises UserError if a callback is
+    of another kind, is async, or does not take two arguments. Populations allow no callbacks, because members train in
+    other processes.
     """
     if not isinstance(callbacks, (list, tuple)):
         raise UserError(f"callbacks: {_name(callbacks)} given, allowed: a list of functions or of polyplay.Callback")
@@ -110,10 +110,9 @@ def _checked(callback: object) -> Callback:
 
 
 class Callbacks:
-    """Queue of events, such as reports and games. Between polls of the workers, they are passed to the user's
-    callbacks.
+    """Queue of events, such as reports and games, for the user's callbacks.
 
-    finish: function called with a reason if a callback returns False or calls `run.stop`.
+    `finish`: function that ends the run. It is called with a reason if a callback returns False or calls `run.stop`.
     """
 
     def __init__(self, callbacks: Sequence[Callback], directory: Path, finish: Callable[[str], None]):
@@ -121,12 +120,12 @@ class Callbacks:
         self.events: deque[tuple[str, Any]] = deque()
 
     def add(self, kind: str, what: Any) -> None:
-        """Queue an event if `kind` is in EVENTS. what: the written line, the checkpoint's directory, or the summary."""
+        """Queue an event if `kind` is in EVENTS. what: second argument of the callback, such as a line of a log."""
         if self.callbacks and kind in EVENTS:
             self.events.append((EVENTS[kind], what))
 
     def call(self, ended: bool = False) -> None:
-        """Call the callbacks with all queued events. Their exceptions are not caught. ended: never call `finish`."""
+        """Call the callbacks with all queued events. An exception in a callback is raised. ended: the run has ended."""
         if ended:
             self.finish = lambda reason: None
         while self.events:
@@ -155,11 +154,11 @@ POLICY = f"{checkpoint.policy_name(0)}.safetensors"
 
 
 class CheckpointCompleter:
-    """Completes a checkpoint when every learner has written its part of the checkpoint for the same update. Then
-    removes all older checkpoints except the `keep` newest and the best.
+    """Completes a checkpoint once every learner has written its files for the same update. Then removes older
+    checkpoints, except the best and the newest (`keep` of them).
 
-    failure: reason why the newest checkpoint was not saved, or "".
-    games: {worker: number of games} at the resumed checkpoint. This is needed because the run may not log games.
+    `failure`: reason why the newest checkpoint was not saved, or "".
+    `games`: {worker: number of games} at the resumed checkpoint, for runs that do not log games.
     """
 
     def __init__(
@@ -190,11 +189,10 @@ class CheckpointCompleter:
     def complete(self, rows: list[int] | None = None) -> None:
         """Complete a checkpoint if all learners have saved the same update.
 
-        A learner's counter `saved` is 1 + the update of its newest part of a checkpoint, or 0.5 for the initial
-        weights. If the learner saves the same update again, the counter grows a little. If a save failed, the counter
-        is negative.
-        rows: rows of the counters, one for each learner to check (None: those of all workers that save).
+        `rows`: rows of the counters to check, one for each learner. None means the rows of all workers that save.
         """
+        # `saved` is 1 + the update that a learner saved last, or 0.5 for the initial weights. It grows a little each
+        # time that the same update is saved again. After a failed save, it is negative.
         rows = self.metrics.crew.savers() if rows is None else rows
         marks = set(self.metrics.counters.column("saved")[rows].tolist())
         if len({abs(m) for m in marks}) != 1 or abs(min(marks)) <= self.last:
@@ -223,7 +221,7 @@ class CheckpointCompleter:
         self.listen(checkpoint.everything(self.directory)[-1])
 
     def rescue(self, dropped: Callable[[], bool]) -> None:
-        """Save all intact state of a failed run in a checkpoint. dropped: tells whether to stop waiting for this."""
+        """Save all intact state of a failed run in a checkpoint. dropped: tells whether to stop waiting for workers."""
         begun, last = time.monotonic(), self.last
         self.complete()
         if self.last not in (last, 0.5):  # the worker that failed has saved
@@ -240,10 +238,8 @@ class CheckpointCompleter:
         self.complete(self.metrics.crew.rescue(self.last, busy))
 
     def _counters(self, version: int) -> Row:
-        """Return the counters for the checkpoint of update `version`. Steps and games come from the actors' parts of
-        the checkpoint. If a part is missing, the present steps count. With several agents, the updates of each agent
-        are added.
-        """
+        """Return the counters for the checkpoint of update `version`."""
+        # Steps and games come from the actors' files. If a file is missing, they are the present steps, and no games.
         if self.last < 1:  # initial weights: acting restarts from the beginning
             return {**BEGINNING, "episodes": 0, "games": {}, "episodic_return_mean": None, "wall_seconds": 0.0}
         crew, root = self.metrics.crew, checkpoint.partial(self.directory, version)
@@ -278,7 +274,7 @@ METRICS = ("grad_norm", "learning_rate")  # metrics of every learner, besides th
 class Supervisor(ABC):
     """The main process of a run or population, from the start of the workers to their end.
 
-    stopping: function that returns a reason to end early, or "". If it is given, the caller handles signals itself.
+    `stopping`: function that returns a reason to end early, or "". If it is given, the caller handles signals.
     """
 
     patience, late, goes_on = PATIENCE, "learners did not end", "continues from the last checkpoint"
@@ -326,7 +322,7 @@ class Supervisor(ABC):
                 break
 
     def _poll(self) -> bool:
-        """Watch the workers for TICK seconds. Return whether they are done. Raises Stopped if a second signal came."""
+        """Watch the workers for TICK seconds. Return whether all have ended. Raises Stopped after a second signal."""
         self.waiting = True
         try:
             if self.dropping:
@@ -336,7 +332,7 @@ class Supervisor(ABC):
             self.waiting = False
 
     def _overdue(self, seconds: float) -> bool:
-        """Tell whether to stop waiting for workers that save and end. Before any learner has started, return True."""
+        """Tell whether to stop waiting for workers to save and end: they took too long, or no learner has started."""
         if not self._learning():
             self.reason += " before any learner started"
             return True
@@ -346,17 +342,17 @@ class Supervisor(ABC):
         return seconds > self.patience
 
     def _finish(self, reason: str, exit_code: int = 0) -> None:
-        """Let learners save at their next update and end. After this, only a signal changes the reason of the end."""
+        """Let learners save at their next update and end. Only the first call, or one after a signal, has an effect."""
         if not self.finishing_since or exit_code >= 128:
             self.finishing_since, self.reason, self.exit_code = time.monotonic(), reason, exit_code
             self.crew.control.finish()
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
-        """Handle a signal: save and end the run, or after a failure only report the signal. A further signal ends the
-        run without saving. It must come at least 1 s after the line about the first, because schedulers send several
-        signals at once. While the run closes, signals are ignored. Nothing is printed here, because that could wait for
-        a lock of this thread.
+        """Handle a signal: save and end the run. A second signal, at least 1 s after the first was reported, ends the
+        run without saving.
         """
+        # Schedulers send several signals at once, so the second one must come later. `_report_signals` prints, because
+        # a print in a signal handler could wait forever for a lock that this thread holds.
         if self.closing or self.dropping:
             return
         if not self.signalled:
@@ -380,9 +376,7 @@ class Supervisor(ABC):
                 self.warned_at = time.monotonic()
 
     def log(self, kind: str, text: str) -> None:
-        """Print a worker's message. kind: note, caution, remark or warning. A note or caution is printed only once, and
-        only the first remark is printed.
-        """
+        """Print a worker's message, unless it repeats a note, caution or remark. kind: one of these, or warning."""
         key = kind if kind == "remark" else text
         if kind in ("note", "caution", "remark"):
             if key in self.reported:
@@ -396,17 +390,17 @@ class Supervisor(ABC):
 
     @abstractmethod
     def _look(self) -> None:
-        """Report the events since the last call."""
+        """Process all events since the previous call."""
 
     def _tick(self) -> None:
         self._look()
 
     @abstractmethod
     def _close(self) -> Row:
-        """Stop all workers, write the summary, and return it."""
+        """Stop all workers, and write and return the summary."""
 
     def _rescue(self) -> bool:
-        """Save all intact state after a failure. Return whether the run can be resumed."""
+        """Save all intact state after a failure. Return whether the run or population can be resumed."""
         return True
 
     def _note(self, text: str) -> None:  # noqa: B027 - populations print none
@@ -426,7 +420,7 @@ class RunSegment:
 
     @property
     def paused(self) -> str:
-        """Reason that the run gives if it pauses before its end."""
+        """Reason in the summary if the run pauses after this segment."""
         return f"paused after {self.until:,} agent steps"
 
 
@@ -435,7 +429,7 @@ class RunSetup:
     """A run that is ready to start, with its options, workers and plan.
 
     counters: counters of the checkpoint from which the run resumes.
-    part: the part of the run to do now (None: all of it).
+    part: the segment of the run to train. None means the whole run.
     """
 
     system: str
@@ -521,7 +515,7 @@ class Session(Supervisor):
         return bool(stamps.any()) or self.metrics.updates != self.metrics.before["updates"]
 
     def _look(self) -> None:
-        """Report signals and games since the last call, complete a checkpoint, and restore a deleted directory."""
+        """Report signals and new games, complete a checkpoint, and restore the run's directory if it was deleted."""
         if self.lock is not None and not self.lock.held:
             self._restore_directory(self.lock)
         self._report_signals()
@@ -529,9 +523,8 @@ class Session(Supervisor):
         self.checkpoints.complete()
 
     def _restore_directory(self, lock: run_files.DirectoryLock) -> None:
-        """Restore a directory that was deleted or moved, with all lines of its logs. Also request a checkpoint. If only
-        the lock file was deleted, lock the directory again. Raises UserError if another command has written to the
-        directory.
+        """Restore a directory that was deleted or moved, with all lines of its logs, and request a checkpoint. Raises
+        UserError if another command has written to the directory.
         """
         same, config = lock.in_place, self.directory / "config.json"
         try:
@@ -578,7 +571,7 @@ class Session(Supervisor):
         self.terminal.refresh(self.metrics.frames)
 
     def _watch_machines(self) -> None:
-        """Report news about the run's other machines. If their cluster is about to fail, end the run."""
+        """Print news about the run's other machines. If their cluster is about to fail, end the run."""
         if (fleet := self.crew.fleet) is None:
             return
         for line in fleet.news():
@@ -588,7 +581,7 @@ class Session(Supervisor):
             self._finish(why, 1)
 
     def _time_is_over(self) -> bool:
-        """If the run's --minutes have passed, let the run finish. Return whether these minutes have passed."""
+        """Tell whether the run's --minutes are over. If they are, let the run finish."""
         minutes = self.options.minutes
         if minutes is None or self.reporter.wall_seconds < 60.0 * minutes:
             return False
@@ -606,11 +599,11 @@ class Session(Supervisor):
 
     @property
     def owns_directory(self) -> bool:
-        """Whether the directory still belongs to this run. Another run may have taken its place."""
+        """Whether the directory still belongs to this run, not to a run that took its place."""
         return self.lock is None or self.lock.held
 
     def _close(self) -> Row:
-        """If the last report is missing, write it. Stop the crew (all workers), write the summary, and return it."""
+        """Write the last report if it is missing, stop all workers, and write the summary. Return the summary."""
         self.closing = True
         with contextlib.suppress(Exception):
             self.metrics.report_games(self.reporter, partial(self.log, "caution"))
@@ -641,8 +634,8 @@ class Session(Supervisor):
         self.terminal.report(row, self.metrics.roles)
 
     def log(self, kind: str, text: str) -> None:
-        """Process a worker's message. A decision, evaluation, match or game is written to files. A failed save is
-        recorded. Any other message is printed.
+        """Process a worker's message. Decisions, evaluations, matches and games are written to files. Other messages
+        are printed.
         """
         at = self.metrics.steps, self.metrics.updates
         if kind == "decision":

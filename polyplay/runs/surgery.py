@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 def change_options(
     page: Page, settings: Settings, options: RunOptions, system: str, changes: Mapping[str, Any]
 ) -> tuple[Settings, RunOptions]:
-    """Return the settings and options of the grown run. Raises UserError if an option or its value is not allowed."""
+    """Return the settings and options with `changes` applied. Raises UserError if a change is not allowed."""
     changes = dict(listed(changes))
     types, both = flags.option_types(page.Config), {**vars(settings), **vars(options)}
     for name in changes:
@@ -59,8 +59,8 @@ def change_options(
 
 
 def check_games(old: Envs, new: Envs, league: bool) -> None:
-    """Check that the new game is of the same kind as the old one. Raises UserError if observations, actions, seats
-    (places of players), teams or bots (scripted players) are of another kind.
+    """Check that the new game is of the same kind as the old one. Raises UserError if observations or actions are of
+    another kind, or if only one of the games has several players. In a league, teams and bots must be the same, too.
     """
     was, is_ = old.spec, new.spec
     for what, (before, described), (after, given) in zip(KINDS, _kinds(was), _kinds(is_), strict=True):
@@ -80,7 +80,7 @@ KINDS = ("observations", "actions")
 
 
 def _kinds(spec: EnvSpec) -> Iterator[tuple[dict[Any, Any], str]]:
-    """Yield ({part: properties that a new game must have too}, description) for observations, then for actions."""
+    """Yield (properties that a new game must share, description), first for observations, then for actions."""
     shown: dict[Any, Any] = {p: (x.dtype, len(x.shape), type(spec.classes.get(p))) for p, x in tree.leaves(spec.obs)}
     yield shown, describe_fields(spec.obs)
     whole = type(spec.action), spec.action.first if isinstance(spec.action, Conditional) else ""
@@ -110,9 +110,8 @@ class _Side:
 
 
 def grow_run(directory: Path, out: Path, changes: Mapping[str, Any], settle: int = 0, trust: bool = False) -> Row:
-    """Write the run in `directory`, grown by `changes` of its options, to `out`. `polyplay resume` continues it there.
-    Return a report. settle: agent steps to train first at learning rate 0. If this raises UserError, nothing was
-    written.
+    """Grow a run: apply `changes` to its options, and write it to `out`, where `polyplay resume` continues it. Return a
+    report. settle: agent steps to train first, at learning rate 0. If UserError is raised, nothing is written.
     """
     page, settings, options, config = load.load_run(directory, trust)
     if is_locked(directory):
@@ -172,7 +171,7 @@ def grow_run(directory: Path, out: Path, changes: Mapping[str, Any], settle: int
 
 
 def _side(page: Any, settings: Settings, options: RunOptions, name: str) -> _Side:
-    """Build a run's system and network. Raises UserError: the network is no ActorCritic, or the run has a replay."""
+    """Build a run's system and network. Raises UserError for networks other than ActorCritic and for replay buffers."""
     from polyplay.nets.actor_critic import ActorCritic
     from polyplay.weights.optimizers import FLAVORS
 
@@ -189,7 +188,7 @@ def _side(page: Any, settings: Settings, options: RunOptions, name: str) -> _Sid
 
 
 class _GrownRun:
-    """Writes the files of a grown run that come from a checkpoint of the old run."""
+    """Writes the files of a grown run that derive from a checkpoint of the old run."""
 
     def __init__(self, directory: Path, found: Path, old: _Side, new: _Side):
         from polyplay.nets.surgery import NetworkGrowth
@@ -199,7 +198,7 @@ class _GrownRun:
         self.saved, self.agents = checkpoint.OpenCheckpoint(found), checkpoint.agents_of(found)
 
     def write(self, made: Path, counters: Row, freeze_until: float) -> None:
-        """Write the grown checkpoint and past agents to `made`, together with copies of the logs. Raises OSError."""
+        """Write the grown checkpoint, the grown past agents and copies of the logs to `made`. Raises OSError."""
         spec, version = self.new.system.envs.spec, checkpoint.update_of(self.found)
         for path in sorted(self.directory.glob("*.jsonl")):
             if path.stem in (*LINES, "matches") or path.stem.partition("-")[0] == "updates":
@@ -223,7 +222,7 @@ class _GrownRun:
         write_json(made / pool.FILE, pool.spec_to_json(spec))
 
     def _policy(self, arrays: Mapping[str, np.ndarray], agent: int) -> dict[str, np.ndarray]:
-        """Return the grown weights of an agent or a past agent."""
+        """Return the grown weights of a present or past agent."""
         from polyplay.nets.factory import build_network
 
         fresh = build_network(self.new.system.policy, self.new.options.seed + SEED * (1 + agent))

@@ -41,9 +41,8 @@ LIVE: dict[str, Any] = {"auto_refresh": False, "redirect_stdout": False, "redire
 class Screen:
     """Console with `print` for permanent lines and `draw` for a live panel below them. Call `close` at the end.
 
-    If the terminal or pipe is closed, all later output of the process goes to /dev/null. Otherwise Python would fail to
-    flush its output at the end, which changes the exit status.
-    live: whether to show a panel (default: if the console is a terminal).
+    If the terminal or pipe is closed, all later output of the process goes to /dev/null.
+    `live`: whether to show a panel. By default, a panel is shown if the console is a terminal.
     """
 
     def __init__(
@@ -65,6 +64,7 @@ class Screen:
         try:
             yield
         except (OSError, ValueError):  # ValueError: the file was closed
+            # else Python would fail to flush standard output at exit, which changes the exit status
             with contextlib.suppress(OSError, ValueError), open(os.devnull, "wb") as null:
                 os.dup2(null.fileno(), self.console.file.fileno())
 
@@ -74,7 +74,7 @@ class Screen:
         self.print(Text.assemble(("warning ", "bold yellow"), self.warning))
 
     def draw(self, picture: Callable[[], RenderableType], at_once: bool = False) -> None:
-        """Draw the panel, if there is one and the last drawing is old enough. at_once: draw even if it is not."""
+        """Draw the panel (if any), at most once in EVERY seconds. at_once: draw even if less time has passed."""
         if self.live is None or not (at_once or self.clock() - self.drawn >= EVERY):
             return
         self.drawn = self.clock()
@@ -84,14 +84,14 @@ class Screen:
             self.live.update(picture(), refresh=True)
 
     def close(self) -> None:
-        """Give the terminal back to other programs. Further calls do nothing."""
+        """Give the terminal back to other programs. A second call does nothing."""
         live, self.live = self.live, None
         if live is not None and live.is_started:
             with self._written():
                 live.stop()
 
     def boxed(self, title: str, lines: Iterable[RenderableType]) -> Panel:
-        """Return a panel of lines, with the last warning below them. Text is cut at the panel's width."""
+        """Return a panel that shows the lines and, below them, the last warning. Text is cut at the panel's width."""
         shown = [*lines, *([Text(f"warning: {self.warning}", style="yellow")] if self.warning else [])]
         for line in shown:
             if isinstance(line, Text):
@@ -101,7 +101,7 @@ class Screen:
 
 
 def ruled_table(*words: str | Column, numbers: Iterable[str] = ()) -> Table:
-    """Return a table with a line below its header: columns of words, then columns of numbers, which never wrap."""
+    """Return a table with a line below its header: columns of text, then columns of numbers, whose cells never wrap."""
     right = [Column(name, justify="right", no_wrap=True) for name in numbers]
     return Table(*words, *right, box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
 
@@ -115,14 +115,14 @@ def progress_line(done: float, *texts: str) -> Table:
 
 
 class PlainConsole(Console):
-    """Console that raises BrokenPipeError if its pipe is closed. The console of rich would end the program."""
+    """Console that raises BrokenPipeError if its pipe is closed, while rich's Console ends the program."""
 
     def on_broken_pipe(self) -> None:
         raise BrokenPipeError
 
 
 def default_console() -> Console:
-    """Return a console on standard output. If this is no terminal and COLUMNS is not set, it is 120 columns wide."""
+    """Return a console on standard output, 120 columns wide if the output is no terminal and COLUMNS is not set."""
     if isinstance(sys.stdout, io.TextIOWrapper) and "utf" not in sys.stdout.encoding.lower():
         sys.stdout.reconfigure(errors="replace")
     console = PlainConsole(highlight=False)
@@ -132,7 +132,7 @@ def default_console() -> Console:
 
 
 def print_all(console: Console, lines: Iterable[RenderableType]) -> None:
-    """Print lines. Only the terminal wraps lines of class Text, so that a command or path can be copied whole."""
+    """Print lines. A Text is not wrapped, so that a command or path in it can be copied whole."""
     for line in lines:
         console.print(line, soft_wrap=isinstance(line, Text))
 
@@ -150,8 +150,10 @@ MORE = "(--verbose: the whole plan)"
 def opening_lines(
     run: RunDescription, directory: Path | str, plan: Iterable[Fact], console: Console, whole: bool = True
 ) -> Iterator[RenderableType]:
-    """Yield the first lines of a run: its title, settings and plan. whole: yield every value with its source, the
-    environment and the whole plan. Otherwise, yield at most five lines and the plan's warnings.
+    """Yield the first lines of a run: its title, settings and plan.
+
+    `whole`: whether to yield everything, with the source of each value. If not, yield at most five lines and the
+    warnings.
     """
     title, where = f"polyplay {run['system']} on {run['config'].get('env')}", f"  in {directory}"
     by_source, preset = settings_by_source(run), f"preset {run['options']['preset']}"
@@ -167,7 +169,7 @@ def opening_lines(
 
 
 def settings_by_source(run: RunDescription) -> dict[str, str]:
-    """Return {source: its options and values}. Options of every run are included only if they were set."""
+    """Return {source: its options and values}, without unset options of RunOptions (except the seed)."""
     values, preset = {**run["config"], **run["options"]}, f"preset {run['options']['preset']}"
     idle = {"env", "run", "preset", *(("frames",) if values.get("steps") is not None else ())}
     idle |= {"atari"} if not is_game(values.get("env"), {}) else set()
@@ -196,7 +198,7 @@ def short_facts(plan: Iterable[Fact]) -> list[Fact]:
 
 
 def brief_lines(facts: Iterable[Fact], directory: Path | str, console: Console) -> Iterator[RenderableType]:
-    """Yield a line per fact, then the run's directory. On a terminal, facts are cut to its width, but not warnings."""
+    """Yield one line per fact, then the run's directory. On a terminal, lines are cut at its width, except warnings."""
     for heading, text in facts:
         if text:
             cut = console.width - 1 if console.is_terminal and heading not in WARNINGS else len(text) + 99
@@ -207,7 +209,7 @@ def brief_lines(facts: Iterable[Fact], directory: Path | str, console: Console) 
 
 
 def fact_lines(facts: Iterable[Fact], console: Console) -> Iterator[RenderableType]:
-    """Yield facts with their headings. On a terminal, they form a table that fits. Otherwise, each fact is one line."""
+    """Yield facts with their headings: on a terminal as a table, otherwise as one line per fact."""
     if not console.is_terminal:
         yield from (Text(f"{heading:<8} {text}") for heading, text in facts)
         return
@@ -239,8 +241,8 @@ COLORS = {"env": "green", "infer": "cyan", "learn": "magenta", "replay": "yellow
 
 
 class Terminal:
-    """Terminal output of a run. Call `begin` first, `report` for each report, `refresh` at any time, `warn` for a
-    warning, and `end` last.
+    """Terminal output of a run. Call `begin` first and `end` last. Between them, call `report` for each report,
+    `refresh` at any time, and `warn` for a warning.
 
     The live panel is redrawn 4 times a second. A serial run has no panel, so that a debugger can use the terminal.
     """
@@ -258,7 +260,7 @@ class Terminal:
         self.printed = -PACE  # time of the last report printed as a line
 
     def begin(self, run: RunDescription, directory: Path | str, plan: Iterable[Fact] = ()) -> None:
-        """Print the first lines of the run. With --verbose, print them in full."""
+        """Print the first lines of the run. With --verbose, print the whole plan."""
         options = run["options"]
         self.minutes, self.quiet = options.get("minutes"), bool(options.get("quiet"))
         if options.get("serial") or self.quiet:
@@ -279,11 +281,11 @@ class Terminal:
             self.screen.print(Text(self._report_line(), no_wrap=True))
 
     def refresh(self, frames: int | None = None) -> None:
-        """Draw the panel if a drawing is due. Call this as often as you like. frames: number of frames so far."""
+        """Draw the panel if the last drawing is old enough. frames: number of frames so far."""
         self.screen.draw(lambda: self.panel(frames))
 
     def warn(self, text: str) -> None:
-        """Print a text's first line as a permanent warning, which the panel shows too. Print its other lines once."""
+        """Print the first line of `text` as a warning, also in the panel. Print its other lines only once per run."""
         first, _, below = text.partition("\n")
         self.screen.warn(first)
         if below and below not in self.below:
@@ -296,8 +298,9 @@ class Terminal:
             self.screen.print(Text(" ".join(text.split())))
 
     def end(self, summary: Row, failed: bool = False) -> None:
-        """Print the last line: the reason of the end, the result, and the next command. On a narrow screen, the command
-        is on a separate line. After a failure, the exception gives the reason and says how to continue.
+        """Print the last line: why the run ended, its result, and the next command.
+
+        `failed`: whether an exception ended the run. The exception then gives the reason and says how to continue.
         """
         self.refresh(summary.get("frames"))
         line, screen = closing_line(summary, failed), self.screen.live is not None
@@ -328,7 +331,6 @@ class Terminal:
         return min(1.0, done), clock_text(min(left, default=None))
 
     def _report_line(self) -> str:
-        """Return a report as one line with aligned columns. If frames and steps are equal, they appear only once."""
         row = self.row
         done, eta = self._progress(row["frames"], row["wall_seconds"])
         alike = row["frames"] == row["steps"]
@@ -346,7 +348,6 @@ class Terminal:
         return "  ".join(p for p in parts if p)
 
     def _numbers(self, frames: int) -> Iterator[str]:
-        """Yield the lines of numbers in the panel. frames: number of frames so far."""
         row, steps = self.row, self.row["steps"] * frames // max(1, self.row["frames"])
         differ = frames != steps
         memory = f"{row['memory_mb']:,.0f} MB" if row.get("memory_mb") is not None else ""
@@ -360,9 +361,7 @@ class Terminal:
 
 
 def _returns(row: Row, width: int = 0) -> list[str]:
-    """Return texts about mean returns. They are of tasks, of one agent (with its best), or of agents. Of many agents,
-    only the worst and the best are shown.
-    """
+    """Return texts about mean returns. If the run has more than FEW agents, only the worst and the best are shown."""
     means, elo = row.get("agent_return_means"), row.get("agent_elo") or {}
     if (tasks := row.get("task_return_means")) is not None:
         return _task_returns(tasks, row.get("human_normalized"))
@@ -376,7 +375,7 @@ def _returns(row: Row, width: int = 0) -> list[str]:
 
 
 def _task_returns(means: Mapping[str, float | None], normalized: Mapping[str, Any] | None) -> list[str]:
-    """Return [text]: human-normalized scores, mean returns of up to FEW tasks, or how many tasks have a return."""
+    """Return [text] with human-normalized scores, or with the mean returns if at most FEW tasks exist."""
     there = [name for name, mean in means.items() if mean is not None]
     if normalized is not None:
         parts = [f"{name} {x:.1f} % ({low:.1f} … {high:.1f})" for name, (x, low, high) in normalized.items()]
@@ -421,7 +420,7 @@ def evaluation_line(row: Row) -> str:
 
 
 def match_line(row: Row) -> str:
-    """Describe in one line a match that new weights must win before they are used (a gate)."""
+    """Describe in one line a match that decides whether new weights are used."""
     verdict = "it now plays" if row["passed"] else f"update {row['champion']:,} keeps playing"
     return f"match: update {row['candidate']:,} scored {row['points']:g} of {row['games']} points: {verdict}"
 

@@ -66,9 +66,7 @@ def import_openvino() -> ModuleType:
 
 
 class OpenVINOBackend:
-    """Backend that computes a network by OpenVINO, in one thread on a CPU. The thread is not pinned, so that processes
-    do not share a core. Raises UserError if the network is not on a CPU.
-    """
+    """Backend that computes a network by OpenVINO, in one CPU thread. Raises UserError on any other device."""
 
     def __init__(self, network: DualResidualNetwork, batch: int, precision: str):
         device = network.output.weight.device
@@ -80,7 +78,7 @@ class OpenVINOBackend:
             "INFERENCE_PRECISION_HINT": "bf16" if precision == "bfloat16" else "f32",
             "INFERENCE_NUM_THREADS": 1,
             "NUM_STREAMS": 1,
-            "ENABLE_CPU_PINNING": False,
+            "ENABLE_CPU_PINNING": False,  # several processes would pin their threads to the same core
         }
         self.planes = np.zeros((batch, *network.planes), np.float32)
         self.folded = FoldedNetwork(network)
@@ -130,7 +128,7 @@ def _rows(ops: Any, x: Any) -> Any:
 
 
 def _array(weights: Tensor | None) -> np.ndarray:
-    """Return a float32 copy of weights that a model may keep."""
+    """Return a float32 copy of weights, for a model that keeps the array."""
     assert weights is not None
     return weights.detach().to(torch.float32).contiguous().numpy().copy()
 
@@ -146,14 +144,13 @@ Backend = TorchBackend | OpenVINOBackend
 
 
 class NetworkEvaluator:
-    """Network that evaluates positions for a search. All batches have one fixed shape: small batches are padded, large
-    ones are split. So the outputs of a position are bitwise the same in any batch and at any place in a batch.
+    """Network that evaluates positions for a search. Small batches are padded and large ones are split, so that all
+    batches have the same shape. The outputs for a position are therefore bitwise the same in any batch.
 
-    backend: "torch", or on CPUs "openvino".
-    precision: type of the numbers in convolutions, "float32" or "bfloat16". Outputs are always float32.
+    `backend`: "torch", or on CPUs also "openvino". "auto" means the fastest (`choose_backend`).
+    `precision`: type of the numbers in convolutions, "float32", "bfloat16" or "auto". Outputs are always float32.
 
-    For "auto", the fastest is taken (`choose_backend`). Outputs of backends differ bitwise, so a resumed worker names
-    its earlier choice. On a CPU, one thread computes. Raises UserError if a backend is unavailable.
+    On a CPU, one thread computes. Raises UserError if a backend is unavailable.
     """
 
     def __init__(
@@ -185,7 +182,7 @@ class NetworkEvaluator:
         self.take(version)
 
     def take(self, version: int) -> None:
-        """Use the weights that are in `vector` now, and store `version` as their version."""
+        """Use the weights that are now in `vector`. version: the version of these weights."""
         with one_thread():
             self._backend.take(self.network)
         self.version = version
@@ -219,7 +216,7 @@ def one_thread() -> Iterator[None]:
 
 
 def check_backend(backend: str) -> None:
-    """Check that a backend is installed. Raises UserError if its package is missing."""
+    """Raise UserError if the package of a backend is not installed."""
     if backend == "openvino" and not _has_openvino():
         raise UserError(f"--evaluator openvino: needs the package openvino; `{install_command('openvino')}`")
 
@@ -231,8 +228,8 @@ def _has_openvino() -> bool:
 def choose_backend(
     network: DualResidualNetwork, batch: int, backend: str = "auto", precision: str = "auto"
 ) -> tuple[str, str]:
-    """Return the fastest (backend, precision) for batches of this size, among the pairs that `ways` returns. Each pair
-    is measured for about SECONDS, and its fastest batch counts. Raises UserError if a backend is unavailable.
+    """Return the fastest (backend, precision) for batches of this size. Each pair that `ways` returns is measured for
+    about SECONDS, and its fastest batch counts. Raises UserError if a backend is unavailable.
     """
     tried = ways(backend, precision, network.output.weight.device.type)
     with one_thread():
@@ -249,8 +246,8 @@ def choose_backend(
 
 
 def ways(backend: str, precision: str, device: str) -> list[tuple[str, str]]:
-    """Return the pairs (backend, precision) to measure. "auto" stands for all installed backends, or for all precisions
-    that the device (cpu or cuda) computes natively.
+    """Return the pairs (backend, precision) to measure. The backend "auto" means all installed backends. The precision
+    "auto" means all precisions that the device (cpu or cuda) computes natively.
     """
     here = BACKENDS if device == "cpu" and _has_openvino() else BACKENDS[:1]
     several = PRECISIONS if is_half("auto", device) else PRECISIONS[:1]
@@ -259,7 +256,6 @@ def ways(backend: str, precision: str, device: str) -> list[tuple[str, str]]:
 
 
 def _make_backend(network: DualResidualNetwork, batch: int, backend: str, precision: str) -> Backend:
-    """Make a backend. Raises UserError if the backend is unavailable."""
     check_backend(backend)
     if backend == "torch":
         return TorchBackend(network, batch, precision)

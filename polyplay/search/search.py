@@ -1,6 +1,6 @@
-"""Tree searches of many games at once, in which each game goes at its own pace.
+"""Tree searches of many games at once. Each game can be at another point of its search.
 
-Call `step` again and again. Whenever the search of a game is done, make a move in this game:
+Call `step` in a loop. Whenever the search of a game is done, make a move in this game:
 
     search = Search(game, 256, SearchOptions(noise=0.25), evaluator, seed=1)
     search.restart()
@@ -10,8 +10,7 @@ Call `step` again and again. Whenever the search of a game is done, make a move 
         search.restart(done.games[results != GOES_ON])
 
 `step` calls `round`, which returns the leaf positions to evaluate, and then `answer`, which takes the network's
-outputs. You may call `round` again before `answer`. Games that have moved since the first `round` then add leaves, so a
-batch stays full.
+outputs. If games move between `round` and `answer`, call `round` again to add leaves of these games to the batch.
 """
 
 from __future__ import annotations
@@ -62,8 +61,8 @@ class Finished(NamedTuple):
 class Search:
     """Tree searches of several games at once.
 
-    evaluator: NetworkEvaluator, or another object with `title` and `evaluate`.
-    lane: number of the first game, among all games that share the seed.
+    `evaluator`: NetworkEvaluator, or another object that has `title` and `evaluate`.
+    `lane`: index of the first game among the games of all workers with this seed.
     """
 
     def __init__(
@@ -82,10 +81,10 @@ class Search:
     # -------------------------------------------------------------------------------- games and positions
 
     def restart(self, games: np.ndarray | None = None, records: np.ndarray | None = None) -> None:
-        """Restart games from unfinished positions. These games must have no leaves that wait for `answer`.
+        """Restart games from unfinished positions. No leaves of these games may be waiting for `answer`.
 
-        games: numbers of the games. If None, restart all games.
-        records: positions, int8 [n, record]. If None, use the initial position.
+        `games`: numbers of the games to restart. None means all games.
+        `records`: positions, int8 [n, record]. None means the initial position of the game.
         """
         which = np.arange(len(self.lanes)) if games is None else games
         if records is None:
@@ -95,8 +94,8 @@ class Search:
     def advance(self, games: np.ndarray, actions: np.ndarray) -> np.ndarray:
         """Make a legal move in each of these games, and return the results of the moves, int8 [n].
 
-        A result is GOES_ON, or else WON, DRAWN or LOST for the player who moved. Unfinished games start their next
-        search. Finished games rest until `restart`. The games must have no leaves that wait for `answer`.
+        Results are GOES_ON (not over), or WON, DRAWN or LOST for the player who moved. Unfinished games start their
+        next search. Finished games rest until `restart`. The games must have no leaves that wait for `answer`.
         """
         results = np.zeros(len(games), np.int8)
         tree_kernels.advance(self.tree, self.rules, self.numbers, games, actions, results)
@@ -105,15 +104,15 @@ class Search:
     # -------------------------------------------------------------------------------- rounds of a search
 
     def round(self) -> np.ndarray:
-        """Add leaves (positions to evaluate) of all games without waiting leaves to the batch. Return the batch so far,
-        as planes [n, C, H, W].
+        """Add leaves (positions to evaluate) to the batch. Games that already have leaves in the batch are skipped.
+        Return the batch so far, as planes [n, C, H, W].
         """
         self.count = tree_kernels.gather_leaves(self.tree, self.rules, self.numbers, self.planes, self.count)
         return self.planes[: self.count]
 
     def answer(self, logits: np.ndarray, values: np.ndarray) -> None:
-        """Back up the network's outputs for the batch, and begin a new batch. Raises NotFinite, before any change, if
-        an output is NaN or infinite.
+        """Back up the network's outputs for the batch, and begin a new batch. Raises NotFinite if an output is NaN or
+        infinite. The search is then unchanged.
         """
         if logits.shape != (self.count, self.game.actions) or values.shape != (self.count,):
             raise ValueError(f"answers {logits.shape} and {values.shape} to {self.count} leaves")
@@ -127,8 +126,7 @@ class Search:
 
     def evaluate(self, planes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the network's logits and values for these planes. With the option `symmetries`, the network sees each
-        position under a random symmetry of the board. The choice depends on the seed, the lane and the number of
-        positions shown before.
+        position under a random symmetry of the board, drawn from seed, lane and the number of earlier positions.
         """
         if not self.options.symmetries:
             return self.evaluator.evaluate(planes)
@@ -148,13 +146,11 @@ class Search:
         return self.finished()
 
     def finished(self) -> Finished:
-        """Return the results of searches that are done, if their games have not moved since."""
+        """Return the results of all searches that are done and whose games have not moved since."""
         return self.look(self._found[: tree_kernels.finished_games(self.tree, self.rules, self._found)].copy())
 
     def look(self, games: np.ndarray) -> Finished:
-        """Return the results so far of these games' searches, done or not. The roots must be evaluated, and no leaf may
-        wait for `answer`. Both are the case after a `step`.
-        """
+        """Return the present results of these games' searches, done or not. Call this only after `step`."""
         n, shape = len(games), (len(games), self.game.actions)
         done = Finished(
             games,
@@ -173,8 +169,9 @@ class Search:
         return done
 
     def principal_variation(self, game: int, action: int | None = None) -> list[int]:
-        """Return the line of play that the search expects: the most visited move, the most visited reply, and so on, as
-        long as moves have visits. action: a first move to use instead.
+        """Return the moves that the search expects: the most visited move, the most visited reply to it, and so on.
+
+        action: first move to assume, instead of the most visited one.
         """
         t, node, moves = self.tree, 0, list[int]()
         while t.nodes["status"][game, node] == EXPANDED:
@@ -192,9 +189,9 @@ class Search:
     def choose(self, done: Finished) -> np.ndarray:
         """Return a move for each search, int64 [n].
 
-        The probability of a move is proportional to visits^(1 / τ), where τ is the temperature at the present ply. At τ
-        = 0, the first of the most visited moves is chosen. Without visits (0 simulations), priors replace visits. A
-        Gumbel search chooses by tree_kernels.choose_gumbel instead.
+        The probability of a move is proportional to visits^(1 / τ), where τ is the temperature at the present ply. If τ
+        is 0, the first of the most visited moves is chosen. With 0 simulations, priors are used instead of visits. In a
+        Gumbel search, tree_kernels.choose_gumbel chooses the move.
         """
         if self.rules.gumbel:
             return self._gumbel(done)[0]
@@ -206,8 +203,10 @@ class Search:
         return np.minimum(index, self.game.actions - 1 - (shares[:, ::-1] > 0).argmax(1)).astype(np.int64)
 
     def targets(self, done: Finished) -> np.ndarray:
-        """Return the policies that a network should learn from these searches, float32 [n, A]. These are visits divided
-        by their sum, or the improved policy of a Gumbel search. They are zeros if the search is not full.
+        """Return the policies that a network should learn from these searches, float32 [n, A].
+
+        A policy is the visits divided by their sum. In a Gumbel search, it is the improved policy. If a search did not
+        have all simulations, its policy is zeros.
         """
         if self.rules.gumbel:
             return self._gumbel(done)[1]
@@ -229,22 +228,20 @@ class Search:
         yield self
 
     def run(self, records: np.ndarray, turn: Callable[[], None] = lambda: None) -> Finished:
-        """Search positions as `grow` does, and return the results in the same order. turn: called after each step."""
+        """Search positions as `grow` does, and return their results in order. turn: called after each step."""
         for _ in self.grow(records):
             turn()
         return _without(self.finished(), len(records))
 
     def choose_moves(self, records: np.ndarray, turn: Callable[[], None] = lambda: None) -> np.ndarray:
-        """Search any number n of positions, and return a move for each, int64 [n]. turn: see `run`."""
+        """Return a move for each position, int64 [n]. More positions than games are allowed. turn: as in `run`."""
         parts = np.split(records, range(len(self.lanes), len(records), len(self.lanes)))
         return np.concatenate([self.choose(self.run(part, turn)) for part in parts])
 
     # -------------------------------------------------------------------------------- save and restore
 
     def state(self) -> dict[str, np.ndarray]:
-        """Return the whole state as plain arrays, to save it: games with their used nodes and edges, and waiting
-        leaves.
-        """
+        """Return the whole state as plain arrays, to save it."""
         t, plays = self.tree, self.tree.plays
         parts = {"records": (t.records, plays["nodes"]), "nodes": (t.nodes, plays["nodes"])}
         parts |= {"edges": (t.edges, plays["edges"]), "sums": (t.sums, plays["edges"])}
@@ -256,7 +253,7 @@ class Search:
         return saved | {"plays": _bytes(plays), "root_priors": t.root_priors.copy(), "gumbel": t.gumbel.copy()}
 
     def load(self, saved: dict[str, np.ndarray]) -> None:
-        """Restore a state that `state` returned in a Search with the same options and number of games."""
+        """Restore what `state` returned. The saved Search must have had the same options and number of games."""
         t = self.tree
         plays = saved["plays"].view(Play).reshape(-1)
         nodes, edges = t.nodes.shape[1], t.edges.shape[1]
@@ -276,12 +273,12 @@ class Search:
 
 
 def _without(found: Finished, n: int) -> Finished:
-    """Return the results of games below n. Later games are left from an earlier call with more positions."""
+    """Return the results of games 0 to n − 1. Other results are left from an earlier call."""
     return found.at(slice(int(np.searchsorted(found.games, n))))
 
 
 def _bytes(x: np.ndarray) -> np.ndarray:
-    """Return a copy of an array, as uint8 [n, itemsize] if the array's dtype has fields."""
+    """Return a copy of an array, as uint8 [n, itemsize] if the dtype of the array has fields."""
     return x.copy() if not x.dtype.fields else np.frombuffer(x.tobytes(), np.uint8).reshape(len(x), x.itemsize).copy()
 
 
@@ -297,8 +294,8 @@ def visit_shares(counts: np.ndarray, temperature: np.ndarray) -> np.ndarray:
 
 class SearchPolicy(Player):
     """Policy that searches each observed position and plays the most visited move. The search uses no noise and no
-    symmetries. Values are those of the search. With 0 simulations, the policy plays the network's most probable legal
-    move.
+    symmetries. The policy's values are the search's values. With 0 simulations, the policy plays the network's most
+    probable legal move.
     """
 
     def __init__(self, board: Game, options: SearchOptions, factory: BoardNetworkFactory, network: DualResidualNetwork):
@@ -311,10 +308,10 @@ class SearchPolicy(Player):
         return self.network.spec()
 
     def act(self, step: Batch, state: Batch) -> tuple[Batch, Batch]:
-        """Return actions and values [B] for obs and mask [B, …]. Both are 0 where no move is legal. In Go, the search
-        may allow moves that the mask forbids, because planes do not show positions of more than eight plies ago. A move
-        that the mask allows then replaces such a move.
+        """Return actions and values [B] for obs and mask [B, …]. Both are 0 where no move is legal. If the search
+        chooses a move that the mask forbids, the most visited allowed move replaces it.
         """
+        # In Go, planes do not show positions of more than eight plies ago, so a search may choose a forbidden move.
         mask = step["mask"].numpy()
         on = np.flatnonzero(mask.any(1))
         action, value = np.zeros(len(mask), np.int64), np.zeros(len(mask), np.float32)
@@ -327,10 +324,8 @@ class SearchPolicy(Player):
         return self.options.simulations
 
     def simulate(self, simulations: int, leaves: int = 0) -> None:
-        """Set the numbers of simulations and of leaves per round in future searches. With 0 simulations, the network
-        alone chooses. With leaves=0, the configured number is used.
-
-        All other options return to the configured ones, whatever earlier calls set.
+        """Set the number of simulations of future searches, and of leaves per round. Reset all other options to their
+        configured values. With 0 simulations, the network alone chooses. With leaves=0, use the configured number.
         """
         leaves = max(1, min(leaves or self.configured.leaves, simulations))
         considered = max(1, min(self.configured.gumbel_actions, simulations))
@@ -338,14 +333,14 @@ class SearchPolicy(Player):
         self._searching = None
 
     def use(self, board: Game) -> None:
-        """Use the rules of another board of the same size in future searches."""
+        """Use the rules of another board (same size) in future searches."""
         self.board, self._searching = board, None
 
     def choose(self, records: np.ndarray, allowed: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
         """Search unfinished positions, int8 [n, record]. Return moves, int64 [n], and values, float32 [n].
 
         allowed: moves that may be chosen, bool [n, A]. If a search chooses another move, the most visited allowed move
-        replaces it. Among equally visited moves, the one with the greater prior is taken.
+        replaces it. Of several such moves, the one with the greatest prior is taken.
         """
         search = self._search(len(records))
         done = search.run(records)
@@ -360,7 +355,7 @@ class SearchPolicy(Player):
         return self._search(len(records)).grow(records)
 
     def _search(self, n: int) -> Search:
-        """Return a Search with room for at least n and at most 2n positions."""
+        """Return a Search with room for n to 2n positions."""
         if self._searching is None or not n <= len(self._searching.lanes) <= 2 * n:
             evaluator = NetworkEvaluator(self.factory, n * self.options.leaves)
             evaluator.load(self.weights, 0)

@@ -3,15 +3,15 @@
 A search plays both sides of many games at once. The positions of finished games become rows of a rollout queue.
 
 A slot of the queue (memory of one rollout) holds as many whole games as fit, one after another. Each game is an episode
-as in docs/concepts/rows.md. It has one row per position, the first with `first`. After the last move follows a row with
-`terminated`. Unused rows have `first`, so no transition leads into these rows.
+in the format of docs/concepts/rows.md, with one row per position. The field `first` marks the first row of a game, and
+`terminated` marks the row after the last move. Unused rows also have `first`, so that no transition leads into them.
 
-The reward of a move is the game's outcome for the player who made the move. With a discount of 0, this is the return. A
-move is an agent step. The reported return of a game is the first player's outcome. With capped playouts, moves of
-searches that are not full have no row and are not agent steps.
+The reward of a move is the game's outcome for the player who made the move. The discount is 0, so the reward of a move
+is also its return. A move is an agent step. The reported return of a game is the outcome for the first player. With
+capped playouts, some searches have fewer simulations. Their moves have no row and are not agent steps.
 
-Each game has a number. Its high bits hold the worker's incarnation (number of its replacements), and its low 32 bits
-hold the number of games that ended before.
+The number of a game contains the worker's incarnation (how often the worker was replaced) in its high bits, and the
+number of earlier games in its low 32 bits.
 """
 
 from __future__ import annotations
@@ -47,16 +47,14 @@ MANY = 64  # number of self-play games logged each time the number of games doub
 def is_sampled(number: int) -> bool:
     """Tell whether game `number` (from 0) of a worker is logged.
 
-    The first 2 · MANY games are all logged, then every second of the next 2 · MANY games, every fourth of the next 4 ·
-    MANY games, and so on.
+    The first 2 · MANY games are all logged. Of the next 2 · MANY games, every second is logged, of the next 4 · MANY
+    games every fourth, and so on.
     """
     return number % (1 << max(0, number.bit_length() - (2 * MANY - 1).bit_length())) == 0
 
 
 class GameNotes:
-    """Moves of unfinished games, with the values and visits that searches found. If a move had no search, its value is
-    NaN and it has no visits.
-    """
+    """Moves of unfinished games, with the values and visits that searches found."""
 
     def __init__(self, board: Game, games: int):
         self.board, shape = board, (games, board.longest + 1)
@@ -67,20 +65,22 @@ class GameNotes:
         self.arrays = {name: x for name, x in vars(self).items() if isinstance(x, np.ndarray)}
 
     def begin(self, game: int, actions: np.ndarray) -> None:
-        """Start the notes of a new game that begins after the moves `actions`, int64 [n]."""
+        """Start the notes of a new game. Its first moves, `actions`, int64 [n], have value NaN and no visits."""
         self.length[game] = n = len(actions)
         self.action[game, :n], self.value[game, :n] = actions, np.nan
         self.visits[game, :n] = self.searched[game, :n] = 0
 
     def add(self, games: np.ndarray, actions: np.ndarray, done: Finished) -> None:
-        """Add a move in each of these games, int64 [n]. done: results of the searches that chose the moves."""
+        """Add one move to each of these games. done: results of the searches that chose the moves."""
         at = (games, self.length[games])
         self.action[at], self.value[at] = actions, done.value
         self.visits[at], self.searched[at] = done.visits[np.arange(len(games)), actions], done.visits.sum(1)
         self.length[games] += 1
 
     def row(self, game: int, outcome: float) -> Row:
-        """Return a log row about a finished or resigned game. outcome: 1, 0 or -1 for the first player."""
+        """Return a log row about a finished or resigned game. outcome: 1 if the first player won, 0 if drawn, -1 if
+        lost.
+        """
         n, record, result = int(self.length[game]), self.board.new(), records.GOES_ON
         for action in self.action[game, :n]:
             result = self.board.play(record, action)
@@ -110,7 +110,7 @@ NEWEST, ENOUGH = 1000, 100  # number of newest games played on that count; numbe
 
 
 class Resignation:
-    """Decision when to resign in one worker's games. The seed and lane decide which games are played to the end."""
+    """Decides when to resign in one worker's games. The seed and lane select the games that are played to the end."""
 
     def __init__(self, options: records.ResignOptions, games: int, longest: int, seed: int, first_lane: int):
         self.options, self.seed, self.lanes = options, ~seed, first_lane + np.arange(games)
@@ -124,20 +124,20 @@ class Resignation:
         self.begin(np.arange(games))
 
     def begin(self, games: np.ndarray) -> None:
-        """Draw which of these new games are played on to the end, without resigning."""
+        """Draw which of these new games are played to the end, without resigning."""
         self.begun[games] += 1
         drawn = numbers.uniform(self.seed, self.lanes[games], self.begun[games], 1)[:, 0]
         self.played_on[games] = drawn < self.options.played_on
 
     def decide(self, games: np.ndarray, plies: np.ndarray, root: np.ndarray, best: np.ndarray) -> np.ndarray:
-        """Return whether the player to move resigns, bool [n]. root, best: this player's value of root, best child."""
+        """Return whether the player to move resigns, bool [n]. root, best: values of the root and of its best child."""
         better = np.maximum(root, best)
         self.values[games, plies] = better
         return (better < self.v) & ~self.played_on[games] & (plies > 0)
 
     def ended(self, game: int, moves: int, worth: float) -> None:
-        """Record a finished game of `moves` moves, and update the threshold v, if the game was played on without
-        resigning. worth: the game's outcome for the first player.
+        """If the game was chosen to be played to the end, record it and update the resignation threshold v. moves:
+        number of moves in the game. worth: the game's outcome for the first player.
         """
         if not self.played_on[game] or not moves:
             return
@@ -158,15 +158,15 @@ class Resignation:
 
     @property
     def rate(self) -> float:
-        """Share of wrong resignations among those that the threshold v would cause, in games played on to the end."""
+        """Fraction of wrong resignations in the games that were played to the end, if players had resigned below v."""
         at = int(np.searchsorted(GRID, self.v, side="right")) - 1
         return int(self.wrong[:, at].sum()) / max(int(self.would[:, at].sum()), 1)
 
 
 def learned_value(found: Path) -> float:
-    """Return the lowest resignation threshold v that self-play workers had learned at a checkpoint, or NEVER if none
-    had. A checkpoint of weights alone (a champion) has no workers. Then the run's newest checkpoint with workers
-    counts.
+    """Return the lowest resignation threshold v that self-play workers have learned, or NEVER if none has learned one.
+
+    found: a checkpoint. If it has only weights (a champion), read the run's newest checkpoint with self-play workers.
     """
     for path in (found, *reversed(checkpoint.everything(found.parents[1]))):
         opened, parts = checkpoint.open_checkpoint(path), sorted(path.glob("workers/self_play-*.safetensors"))
@@ -210,9 +210,10 @@ NOBODY = records.ResignOptions(played_on=1.0)
 
 
 def game_rows(board: Game) -> Spec:
-    """Return the fields of a row, which is about one position of a game. Among them are the planes that the player to
-    move sees, the legal moves, the move, the visits divided by their sum, and the number of the game. Planes are packed
-    into bits (np.packbits) if all are 0 or 1.
+    """Return the fields of a row of the rollout, which describes one position of a game.
+
+    Besides the fields of all rollouts, a row has `obs` (planes that the player to move sees), `mask` (legal moves),
+    `action`, `visits` (divided by their sum) and `game` (the game's number). Planes of 0 and 1 are packed into bits.
     """
     shares, integer = Field((board.actions,), "float32"), Field((), "int64")
     bits, mask = Field((-(-math.prod(board.planes) // 8),), "uint8"), Field((board.actions,), "bool")
@@ -232,10 +233,9 @@ def self_play(
     backend: str = "torch",
     resign: records.ResignOptions = NOBODY,
 ) -> Iterator[None]:
-    """Run a self-play worker, which plays envs.lanes games at once. It pulls new weights every EVALUATIONS batches.
+    """Run a self-play worker, which plays envs.lanes games at once and pulls new weights every EVALUATIONS batches.
 
-    backend: see NetworkEvaluator. If the backend or the precision is "auto", the choice is saved, and a resumed worker
-    makes the same choice.
+    `backend`: see NetworkEvaluator. If the backend or the precision is "auto", a resumed worker keeps its first choice.
     """
     saved = actor_checkpoint.load_actor(ctx, out.consumers)
     if saved:
@@ -283,7 +283,7 @@ def _evaluator(
 
 
 class SelfPlay:
-    """Games of one self-play worker. `slots` yields the number of a slot whenever this slot is full of whole games."""
+    """Games of one self-play worker. `slots` fills slots of the queue with whole games, and yields their numbers."""
 
     between = True  # the state can be saved at any time
 
@@ -318,8 +318,9 @@ class SelfPlay:
         self.arrays |= {"raw": self.raw, "resignation": self.resignation.arrays, "notes": self.notes.arrays}
 
     def slots(self, pull: Callable[[], int]) -> Iterator[int | None]:
-        """Play games forever. Yield the number of each full slot (memory of one rollout), and None in between. pull:
-        function that updates the weights and returns their version.
+        """Play games forever. Yield the number of each slot (memory of one rollout) that is full, and None in between.
+
+        `pull`: function that updates the weights and returns their version.
         """
         while True:
             while sum(map(_length, self.finished)) <= self.out.T:
@@ -382,7 +383,7 @@ class SelfPlay:
             self.search.restart(done.games[ended])
 
     def _end(self, game: int, worth: float) -> None:
-        """End a game, and queue its rows. worth: the outcome for the player who moved last."""
+        """End a game, and queue its rows. worth: the game's outcome for the player who moved last."""
         moves = int(self.games.length[game])
         rows = tree.map(lambda x: x[game, : moves + 1].copy(), self.moves)
         rows["obs"][moves], rows["mask"][moves], rows["visits"][moves] = 0, False, 0.0
@@ -421,7 +422,7 @@ class SelfPlay:
     # ------------------------------------------------------------------------------------------- saving
 
     def save(self) -> Batch:
-        """Return the state to save: searches, rows of unfinished games, and rows of games that are in no slot yet."""
+        """Return the state to save: searches, rows of unfinished games, and rows of games that wait for a slot."""
         lengths = np.array([_length(game) for game in self.finished], np.int64)
         packed = {k: np.concatenate([g[k] for g in self.finished]) for k in self.moves} if self.finished else {}
         numbers = {"incarnation": self.ctx.incarnation, "version": self.version, "number": self.number}
@@ -445,7 +446,7 @@ class SelfPlay:
 
 
 def recorded_rows(rows: Batch) -> Batch:
-    """Return the rows of a game's full searches (the only rows with visits), and the game's last row."""
+    """Return the rows of moves whose search had all simulations (rows with visits), and the game's last row."""
     full = rows["visits"].any(1)
     found = tree.map(lambda x: x[np.append(full[:-1], True)], rows)
     found["reward"][1:], found["first"][0] = rows["reward"][1:][full[:-1]], True

@@ -34,13 +34,13 @@ def stream(key: np.uint64, lane: int, search: int) -> np.uint64:
 
 @compiled
 def uniform_of(key: np.uint64, n: int) -> float:
-    """Return the n-th random number of a key, uniform in (0, 1), with 53 bits."""
+    """Return the n-th random number of a key's sequence, uniform in (0, 1), with 53 random bits."""
     return (np.float64(bits(key, np.uint64(n)) >> _11) + 0.5) * 2.0**-53
 
 
 @compiled
 def _log_gamma_draw(key: np.uint64, n: int, alpha: float) -> tuple[float, int]:
-    """Return (log of a Gamma(alpha) draw, next n) by Marsaglia and Tsang 2000. If alpha < 1, use Gamma(alpha + 1)."""
+    """Return (log of a Gamma(alpha) draw, next n), by Marsaglia and Tsang 2000. For alpha < 1, use Gamma(alpha + 1)."""
     lift = 0.0
     if alpha < 1.0:
         lift = math.log(uniform_of(key, n)) / alpha
@@ -60,9 +60,8 @@ def _log_gamma_draw(key: np.uint64, n: int, alpha: float) -> tuple[float, int]:
 
 @compiled
 def dirichlet(key: np.uint64, alpha: float, out: np.ndarray) -> None:
-    """Fill out, float [n], with a draw from the symmetric Dirichlet distribution. The draw is computed by logarithms,
-    because with a small alpha all Gamma draws could round to 0.
-    """
+    """Fill `out`, float [n], with a draw from the symmetric Dirichlet distribution."""
+    # by logarithms, because with a small alpha all Gamma draws could round to 0
     n = 0
     for i in range(out.size):
         out[i], n = _log_gamma_draw(key, n, alpha)
@@ -153,25 +152,24 @@ Rules = namedtuple(
 class SearchOptions:
     """Options of a tree search. Values lie in [-1, 1]. Among moves of equal score, the first legal one wins.
 
-    exploration: formula of the exploration bonus U of a move a with prior P at a position s.
+    `exploration`: formula of the exploration bonus U of a move a with prior P at a position s.
     "alphago_zero": U = c P sqrt(Σ_b N(s, b)) / (1 + N(s, a)) (Silver et al. 2017).
     "alphazero": U = c(s) P sqrt(N(s)) / (1 + N(s, a)), c(s) = log((1 + N(s) + c_base) / c_base) + c (Silver et al.
-    2018). N(s) counts the visit that evaluated s, also at the root.
+    2018). N(s) includes the visit that evaluated s, also at the root.
 
-    fpu: value of an unvisited move. "zero": 0. "parent": the mean value of the position before the move.
+    `fpu`: value of an unvisited move. "zero": 0. "parent": the mean value of the position before the move.
 
-    root: how moves are chosen at the root.
-    "puct": choose by Q + U, as below the root.
-    "gumbel": sequential halving over `gumbel_actions` moves, with completed values q (Danihelka et al. 2022). σ(q) =
-    (c_visit + visits of the most visited move) q, with q scaled from [-1, 1] to [0, 1].
-    "gumbel_mctx", as in mctx: σ(q) is a tenth of this, with q scaled to [0, 1] by the least and greatest q at the
-    position.
-    With both Gumbel roots, moves are drawn by Gumbel noise times the temperature. Noise, exploration, c and fpu have no
+    `root`: how moves are chosen at the root.
+    "puct": as below the root, the move of greatest Q + U.
+    "gumbel": sequential halving over `gumbel_actions` moves (Danihelka et al. 2022). The score of a move includes σ(q)
+    = (c_visit + visits of the most visited move) q. The value q is scaled from [-1, 1] to [0, 1].
+    "gumbel_mctx": as "gumbel", but as in the library mctx. σ(q) is multiplied by 0.1, and q is scaled so that the least
+    q at the position becomes 0 and the greatest becomes 1.
+    A Gumbel search chooses at random, by Gumbel noise times the temperature. Noise, exploration, c and fpu have no
     effect, and no subtree is reused.
 
-    fast_simulations: number of simulations of a search that is not full. It caps playouts (Wu 2019, 3.1). A search is
-    full with probability `full`. Otherwise, it has fewer simulations and no noise, and the policy does not train on its
-    result.
+    `fast_simulations`: number of simulations of a search that is not full (playout caps of Wu 2019, 3.1). A search is
+    full with probability `full`. A search that is not full has no noise, and the policy does not train on its result.
     """
 
     simulations: int = 800  # simulations per move; 0: the network alone
@@ -207,7 +205,7 @@ class SearchOptions:
 
     @property
     def quiet(self) -> SearchOptions:
-        """The same options at full strength: every search is full, starts a new tree, and chooses without noise."""
+        """A copy of these options for play at full strength: all simulations, no noise, a new tree for each search."""
         return replace(self, fast_simulations=0, noise=0.0, temperature=((0, 0.0),), reuse=False)
 
     def rules(self, game: Game, seed: int, lane: int) -> Rules:
@@ -224,14 +222,12 @@ class SearchOptions:
         )
 
     def temperatures(self, plies: np.ndarray) -> np.ndarray:
-        """Return the temperature at each ply, float64: that of the last schedule entry reached, or 1 before the first
-        entry.
-        """
+        """Return the temperature at each ply, float64: that of the last schedule entry reached, or 1 without one."""
         at = np.searchsorted([ply for ply, _ in self.temperature], plies, side="right")
         return np.array([1.0, *(t for _, t in self.temperature)])[at]
 
     def edges_per_node(self, game: Game) -> int:
-        """Return the number of edges to reserve per node: all actions, or 128 if there are more than FILLED actions."""
+        """Return the number of edges to reserve per node: all actions, or 128 if these are more than FILLED."""
         return game.actions if game.actions <= FILLED else 128
 
     def room(self, game: Game) -> tuple[int, int]:
@@ -245,18 +241,15 @@ class SearchOptions:
         return nodes * (Node.itemsize + game.record) + edges * (Edge.itemsize + Sums.itemsize)
 
     def factors(self, visits: np.ndarray) -> np.ndarray:
-        """Return the factor of P / (1 + N(s, a)) in U at nodes with these visits, float32. Visits include the
-        evaluation.
-        """
+        """Return the factor of P / (1 + N(s, a)) in the bonus U, float32. visits: N(s), as in `exploration`."""
         if self.exploration == "alphago_zero":
             return np.asarray(self.c * np.sqrt(np.maximum(visits - 1.0, 0.0)), np.float32)
         return np.asarray((np.log((1.0 + visits + self.c_base) / self.c_base) + self.c) * np.sqrt(visits), np.float32)
 
 
 def considered_visits(actions: int, simulations: int) -> list[int]:
-    """Return, for each simulation of sequential halving, how many visits its root move has before the simulation. At
-    first, `actions` moves are considered. All of them get equally many visits, then the better half gets more, and so
-    on.
+    """Return how many visits a root move has before each simulation of sequential halving. At first, all `actions`
+    moves get equally many visits. Then the better half of these moves gets more visits, and so on.
     """
     if actions <= 1:
         return list(range(simulations))

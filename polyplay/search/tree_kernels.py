@@ -1,10 +1,9 @@
-"""Compiled loops of a tree search: collect leaves for the batch, back up the network's outputs, change roots.
+"""Compiled loops of a tree search: collect leaves, back up the network's outputs, and move the root to a child.
 
 A backed-up value is for the player who chose the edge, so the sign changes at each step toward the root.
 
-If a game may have several leaves in a batch, a leaf that waits for the network counts as a lost visit until its output
-comes. If the descent of a game meets a waiting leaf, the game adds no more leaves in this round. So each leaf is
-evaluated once.
+If a game may have several leaves in a batch, each leaf that waits for the network counts as a lost visit (virtual
+loss). If a descent reaches a waiting leaf, this game adds no more leaves in the round, so no leaf is evaluated twice.
 """
 
 from __future__ import annotations
@@ -39,8 +38,8 @@ TINY = 1e-38  # lower bound of probabilities
 
 @compiled
 def draw_gumbel(tree: Tree, rules: Rules, g: int) -> None:
-    """Draw Gumbel noise for the moves at a root, times the temperature at the root's ply. So the move of greatest noise
-    + logit follows softmax(logit / temperature). At temperature 0, there is no noise.
+    """Draw Gumbel noise for the moves at a root, times the temperature at the root's ply. The move with the greatest
+    noise + logit is then a draw from softmax(logit / temperature). At temperature 0, the noise is 0.
     """
     key = trees.stream(rules.key, rules.lane + g, tree.plays[g].searches)
     scale = tree.temperatures[records.ply(tree.records[g, 0])]
@@ -50,8 +49,8 @@ def draw_gumbel(tree: Tree, rules: Rules, g: int) -> None:
 
 @inlined
 def _write_sigma(tree: Tree, rules: Rules, g: int, node: int) -> None:
-    """Write σ(q) of a node's moves into tree.shares. For unvisited moves, q is v_mix, which estimates the node's value
-    from the network's value and the q of visited moves.
+    """Write σ(q) of a node's moves into `tree.shares`. For unvisited moves, q is v_mix (Danihelka et al. 2022), an
+    estimate of the node's value.
     """
     first, count = tree.nodes[g, node].first, tree.nodes[g, node].count
     visits, most, weight, mean, tried = 0, 0, 0.0, 0.0, 0
@@ -82,7 +81,7 @@ def _logit(tree: Tree, g: int, edge: int) -> float:
 
 @inlined
 def _root_choice(tree: Tree, g: int, wanted: int) -> int:
-    """Return the edge of greatest g + logit + σ(q) among root edges with `wanted` visits. tree.shares has σ(q)."""
+    """Return the root's edge with the greatest g + logit + σ(q) among those with `wanted` visits."""
     first, count = tree.nodes[g, 0].first, tree.nodes[g, 0].count
     best, top, highest = first, -np.inf, -np.inf
     for e in range(first, first + count):
@@ -97,7 +96,7 @@ def _root_choice(tree: Tree, g: int, wanted: int) -> int:
 
 @inlined
 def _improve(tree: Tree, g: int, node: int) -> None:
-    """Replace σ(q) in tree.shares by the improved policy, the softmax of logit + σ(q)."""
+    """Replace σ(q) in `tree.shares` by the improved policy, the softmax of logit + σ(q)."""
     first, count, top, total = tree.nodes[g, node].first, tree.nodes[g, node].count, -np.inf, 0.0
     for i in range(count):
         tree.shares[i] += _logit(tree, g, first + i)
@@ -111,8 +110,8 @@ def _improve(tree: Tree, g: int, node: int) -> None:
 
 @compiled
 def gumbel_edge(tree: Tree, rules: Rules, g: int, node: int) -> int:
-    """Return the edge to descend in a Gumbel search. At the root, sequential halving chooses it. Below the root, it is
-    the edge whose share of visits is farthest below its improved policy.
+    """Return the edge that a Gumbel search takes at a node. At the root, sequential halving chooses the edge. Below the
+    root, it is the edge whose fraction of visits is farthest below its probability in the improved policy.
     """
     first, count, visits = tree.nodes[g, node].first, tree.nodes[g, node].count, 0
     for e in range(first, first + count):
@@ -132,8 +131,9 @@ def gumbel_edge(tree: Tree, rules: Rules, g: int, node: int) -> int:
 
 @compiled
 def choose_gumbel(tree: Tree, rules: Rules, games: np.ndarray, actions: np.ndarray, policy: np.ndarray) -> None:
-    """Write the moves of finished Gumbel searches into actions, int64 [n], and improved policies into policy, float32
-    [n, A]. Each move has the greatest g + logit + σ(q) among the most visited moves, where g is Gumbel noise.
+    """Choose the moves of finished Gumbel searches. Write them into `actions`, int64 [n], and the improved policies
+    into `policy`, float32 [n, A]. Of the most visited moves, the one with the greatest g + logit + σ(q) is chosen,
+    where g is Gumbel noise.
     """
     for k in range(games.size):
         g = games[k]
@@ -152,7 +152,7 @@ def choose_gumbel(tree: Tree, rules: Rules, games: np.ndarray, actions: np.ndarr
 
 @inlined
 def _unvisited_value(tree: Tree, rules: Rules, g: int, edge: int) -> np.float32:
-    """Return the value of unvisited moves (first-play urgency) at the node below `edge`, for its player to move."""
+    """Return the value (first-play urgency) of unvisited moves at the node below `edge`, for the player to move."""
     value = 0.0
     if rules.fpu_parent:
         visits = tree.edges[g, edge].visits - tree.sums[g, edge].pending
@@ -162,7 +162,7 @@ def _unvisited_value(tree: Tree, rules: Rules, g: int, edge: int) -> np.float32:
 
 @inlined
 def _best_edge(tree: Tree, rules: Rules, g: int, node: int, edge: int) -> int:
-    """Return the edge of greatest Q + U, the first of equals. In a Gumbel search, return what `gumbel_edge` chooses."""
+    """Return the edge of greatest Q + U (of equal edges the first), or in a Gumbel search the edge of `gumbel_edge`."""
     if rules.gumbel:
         return gumbel_edge(tree, rules, g, node)
     fpu = _unvisited_value(tree, rules, g, edge)
@@ -179,7 +179,7 @@ def _best_edge(tree: Tree, rules: Rules, g: int, node: int, edge: int) -> int:
 
 @inlined
 def _prior(tree: Tree, g: int, edge: int, depth: int) -> np.float32:
-    """Return an edge's prior in this search. At depth 1, the edge belongs to the root, and its prior includes noise."""
+    """Return an edge's prior in this search. At depth 1 (edges of the root), the prior includes noise."""
     return tree.root_priors[g, edge - tree.nodes[g, 0].first] if depth == 1 else tree.sums[g, edge].prior
 
 
@@ -198,7 +198,7 @@ def _add_child(tree: Tree, game: np.ndarray, g: int, parent: int, edge: int) -> 
 
 @inlined
 def _descend(tree: Tree, rules: Rules, game: np.ndarray, g: int, row: int) -> tuple[int, int]:
-    """Return (node, depth) of a game's next leaf. Add the leaf if it is new. Write the path into tree.paths[row]."""
+    """Find a game's next leaf, or add it. Return (node, depth), and write the path into `tree.paths[row]`."""
     node, edge, depth = 0, 0, 0
     tree.paths[row, 0] = 0
     while tree.nodes[g, node].status == trees.EXPANDED:
@@ -214,7 +214,7 @@ def _descend(tree: Tree, rules: Rules, game: np.ndarray, g: int, row: int) -> tu
 
 @inlined
 def _change(tree: Tree, g: int, edge: int, depth: int, visits: int) -> None:
-    """Add visits (virtual ones included) to an edge, and recompute the edge's q and u from its sums."""
+    """Add `visits` to an edge, and recompute the edge's q and u."""
     n, total = tree.edges[g, edge].visits + visits, tree.sums[g, edge].total - tree.sums[g, edge].pending
     tree.edges[g, edge].visits = n
     tree.edges[g, edge].q = np.float32(total / n) if n > 0 else np.float32(0.0)
@@ -223,7 +223,7 @@ def _change(tree: Tree, g: int, edge: int, depth: int, visits: int) -> None:
 
 @inlined
 def _back_up(tree: Tree, g: int, row: int, depth: int, value: float, waited: int) -> None:
-    """Add a value, for the player who chose the last edge, to a path's edges. waited: 1 also removes a virtual loss."""
+    """Back up `value`, for the player who chose the path's last edge. waited: 1 also removes a virtual loss."""
     for k in range(depth, -1, -1):
         edge = tree.paths[row, k]
         tree.sums[g, edge].total += value
@@ -250,11 +250,11 @@ def _wants_leaf(tree: Tree, rules: Rules, g: int) -> bool:
 
 @compiled
 def gather_leaves(tree: Tree, rules: Rules, game: np.ndarray, batch: np.ndarray, count: int) -> int:
-    """Add leaves (positions to evaluate) of all games without waiting leaves to a batch. Return the new number of
-    leaves.
+    """Add leaves (positions to evaluate) to the batch, and return the new number of leaves. Games that already have
+    leaves in the batch are skipped.
 
-    If the game is over at a leaf, the leaf needs no network. Its value is backed up at once, and the leaf is not added.
-    count: number of leaves in the batch so far.
+    count: number of leaves in the batch so far. If the game is over at a leaf, its result is backed up at once, without
+    the network.
     """
     for g in range(tree.plays.size):
         if tree.plays[g].status != trees.SEARCHING or tree.plays[g].waiting > 0:
@@ -280,7 +280,7 @@ def gather_leaves(tree: Tree, rules: Rules, game: np.ndarray, batch: np.ndarray,
 
 @inlined
 def _expand(tree: Tree, game: np.ndarray, g: int, node: int, logits: np.ndarray, row: int) -> None:
-    """Write a node's edges, if there is room, with priors: the softmax of the legal moves' logits."""
+    """Write a node's edges, if memory is left. The edges' priors are the softmax of the legal moves' logits."""
     moves, first = tree.moves, tree.plays[g].edges
     count = board_rules.legal(game, tree.records[g, node], moves)
     fits = first + count <= tree.edges.shape[1]
@@ -304,9 +304,7 @@ def _expand(tree: Tree, game: np.ndarray, g: int, node: int, logits: np.ndarray,
 
 @compiled
 def first_not_finite(logits: np.ndarray, values: np.ndarray) -> int:
-    """Return the first position with NaN or infinity in its outputs, or -1. A logit of -inf is fine: its probability is
-    0.
-    """
+    """Return the first position whose outputs contain NaN or infinity, or -1. A logit may be -inf (probability 0)."""
     for i in range(values.size):
         found = not math.isfinite(values[i])
         for action in range(logits.shape[1]):
@@ -318,7 +316,7 @@ def first_not_finite(logits: np.ndarray, values: np.ndarray) -> int:
 
 @compiled
 def set_root(tree: Tree, rules: Rules, g: int) -> None:
-    """Set the priors of an expanded root for this search: the edges' priors, which a full search mixes with noise."""
+    """Set the priors of the root's edges for this search. In a full search, mix them with noise."""
     first, count = tree.nodes[g, 0].first, tree.nodes[g, 0].count
     if rules.gumbel:
         draw_gumbel(tree, rules, g)
@@ -361,7 +359,7 @@ def answer(tree: Tree, rules: Rules, game: np.ndarray, logits: np.ndarray, value
 
 @inlined
 def _copy(source: np.ndarray, target: np.ndarray) -> None:
-    """Copy by a loop. Assigning a slice would allocate an array, because slices might overlap."""
+    # a slice assignment would allocate an array in case the arrays overlap
     for i in range(target.size):
         target[i] = source[i]
 
@@ -378,7 +376,7 @@ def _ask(tree: Tree, rules: Rules, g: int) -> None:
 
 @inlined
 def _plant(tree: Tree, g: int) -> None:
-    """Make an empty tree at the position in `tree.record`."""
+    """Make a tree with only a root, at the position in `tree.record`."""
     _copy(tree.record, tree.records[g, 0])
     tree.nodes[g, 0].status, tree.nodes[g, 0].count = trees.FRESH, 0
     tree.nodes[g, 0].value = 0.0
@@ -400,7 +398,7 @@ def begin(tree: Tree, rules: Rules, games: np.ndarray, records: np.ndarray) -> N
 
 @inlined
 def _mark(tree: Tree, g: int, root: int) -> int:
-    """Return the number of edges below node `root`; write new numbers of the nodes there into tree.kept, else -1."""
+    """Number the subtree's nodes in `tree.kept`. Other nodes get -1. Return the number of the subtree's edges."""
     kept, used = tree.kept, tree.plays[g].nodes
     kept[:used] = -1
     kept[root] = 0
@@ -421,7 +419,7 @@ def _mark(tree: Tree, g: int, root: int) -> int:
 
 @inlined
 def _compact(tree: Tree, g: int, root: int, edge: int) -> None:
-    """Move the nodes that tree.kept numbers, and their edges, to the front of the arrays; `edge` becomes edge 0."""
+    """Move the nodes numbered in `tree.kept`, and their edges, to the front of the arrays. `edge` becomes edge 0."""
     tree.edges[g, 0] = tree.edges[g, edge]
     tree.sums[g, 0] = tree.sums[g, edge]
     tree.edges[g, 0].child, tree.sums[g, 0].prior, tree.edges[g, 0].u = 0, 0.0, 0.0
@@ -446,7 +444,7 @@ def _compact(tree: Tree, g: int, root: int, edge: int) -> None:
 
 @inlined
 def _reuse(tree: Tree, rules: Rules, g: int, edge: int) -> bool:
-    """Make an edge's child the root if the child has edges and a search still fits. Return whether this was done."""
+    """Make an edge's child the new root, and keep its subtree. Return False if this is not possible."""
     child = tree.edges[g, edge].child
     if not rules.reuse or child < 0 or tree.nodes[g, child].status != trees.EXPANDED:
         return False
@@ -474,9 +472,7 @@ def _root_edge(tree: Tree, g: int, action: int) -> int:
 def advance(
     tree: Tree, rules: Rules, game: np.ndarray, games: np.ndarray, actions: np.ndarray, results: np.ndarray
 ) -> None:
-    """Make a move in each of `games`, and start the next searches. Write the results of the moves into results, int8
-    [n].
-    """
+    """Make a move in each of `games`, and start the next searches. Write the results into `results`, int8 [n]."""
     for i in range(games.size):
         g = games[i]
         _copy(tree.records[g, 0], tree.record)
@@ -494,7 +490,7 @@ def advance(
 
 @compiled
 def finished_games(tree: Tree, rules: Rules, out: np.ndarray) -> int:
-    """Write the games whose search is done into out, int64 [B]. Return the number of these games."""
+    """Write the numbers of all games whose search is done into `out`, int64 [B]. Return how many games these are."""
     n = 0
     for g in range(tree.plays.size):
         done = tree.plays[g].done >= tree.plays[g].asked and tree.nodes[g, 0].status == trees.EXPANDED
@@ -506,9 +502,7 @@ def finished_games(tree: Tree, rules: Rules, out: np.ndarray) -> int:
 
 @compiled
 def collect(tree: Tree, done: Finished) -> None:
-    """Write the results of these games' searches into the arrays of `done`, which are zeros at first. In arrays [n, A],
-    legal actions are set.
-    """
+    """Fill the arrays of `done`, which are zeros, with the results of the searches of `done.games`."""
     for i in range(done.games.size):
         g = done.games[i]
         done.plies[i] = records.ply(tree.records[g, 0])

@@ -1,4 +1,4 @@
-"""One page per system: its `Config`, and `build`, which wires it. Presets and the table's rows are in pages.toml."""
+"""One page (module) per system: options `Config` and a function `build`. Presets and table rows are in pages.toml."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from polyplay.core.errors import UserError
 
 @dataclass(frozen=True)
 class System:
-    """Result of a page's `build`: what reports and evaluations need to know of the system."""
+    """Result of a page's `build`: facts about the system that reports and evaluations need."""
 
     envs: Any  # Envs: the training environments
     spec: Any  # LearnerSpec: the network and its loss
@@ -36,7 +36,7 @@ class System:
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        """Names of all metrics: the loss's, then more_metrics."""
+        """Names of all metrics: those of the loss, followed by more_metrics."""
         return (*self.spec.loss.metrics, *self.more_metrics) if self.spec else ()
 
     @property
@@ -49,11 +49,12 @@ class System:
 
 @dataclass(frozen=True, eq=False)
 class Page:
-    """Definition of a system: its options, and a function that adds its workers to a crew. Raises UserError: Config is
-    not a dataclass of options with defaults, or build is not a function.
+    """Definition of a system: its options, and a function that adds its workers to a crew.
 
-    Config: a frozen dataclass with fields `env` and `frames`. build(c, crew): wires the system of this Config into the
-    crew, and returns a System. build raises UserError if options contradict each other.
+    `Config`: a frozen dataclass of options with defaults. It has the fields `env` and `frames`.
+    `build(c, crew)`: function that adds the workers of a system with options `c` to the crew, and returns a System. It
+    raises UserError if options contradict each other.
+    Raises UserError if `Config` or `build` is not of this kind.
     """
 
     Config: Any
@@ -83,7 +84,7 @@ def read_settings(file: str) -> dict[str, Any]:
 
 
 def _preset(config: type, presets: dict[str, Any], name: str) -> Callable[[], Any]:
-    """Return a function without arguments that makes a Config with a preset's values in pages.toml."""
+    """Return a function that makes a Config with the values of a preset in pages.toml."""
     values = dict(presets[name])
     about = values.pop("about", "")
     while like := values.pop("like", ""):
@@ -111,7 +112,7 @@ def ordinary() -> list[str]:
 
 
 def load(name: str) -> Page:
-    """Return the page of system `name` (in any case), or a user's page module:NAME. Raises UserError: no such page."""
+    """Return the page of a system (upper or lower case), or a user's page module:NAME. Raises UserError."""
     if ":" in name:
         return replace(_find(name), name=name)
     known, own = names(), name.lower()
@@ -126,8 +127,10 @@ def load(name: str) -> Page:
 
 
 def page_of(system: str, over: object = None) -> Page:
-    """Return the page of a system; a population's page is joined with that of the system `over` (None: the default):
-    Config has the fields of both, presets are those of `over`. Raises UserError: no page, or `over` is a population.
+    """Return the page of a system. Raises UserError if it does not exist.
+
+    over: the system of a population's members (None: the default). The page then also has the options and presets of
+    this system. Raises UserError if `over` is a population itself.
     """
     page = load(system)
     if not is_population(page):
@@ -147,8 +150,6 @@ def page_of(system: str, over: object = None) -> Page:
 
 
 def _lifted(config: Any, make: Any) -> Any:
-    """Return a preset of the members' system as a preset of the population."""
-
     def preset() -> Any:
         return config(**vars(make()))
 
@@ -157,7 +158,6 @@ def _lifted(config: Any, make: Any) -> Any:
 
 
 def _find(name: str) -> Page:
-    """Return a user's page module:NAME. Raises UserError: there is no such page."""
     allowed = "module:NAME, where the module has NAME = Page(Config, build)"
     module, _, attribute = name.partition(":")
     try:
@@ -175,7 +175,7 @@ def _find(name: str) -> Page:
 
 
 def name_of(page: object) -> str:
-    """Return module:NAME of a user's page, for workers and resumed runs. Raises UserError: no module has the page."""
+    """Return module:NAME of a user's page, for workers and resumed runs. Raises UserError if no module has the page."""
     if not isinstance(page, Page):
         what = f"type {type(page).__name__}" if not isinstance(page, ModuleType | type) else f"{page.__name__}"
         raise UserError(f"SYSTEM: {what} given, allowed: a name, or a polyplay.systems.Page(Config, build)")

@@ -53,15 +53,15 @@ def names(page: Page) -> list[str]:
 
 
 def tuned(page: Page) -> dict[str, dict[str, Any]]:
-    """Return a system's tuned settings in tuned.toml, by domain. Besides options, the settings of a domain may contain
-    `source` (their origin) and `envs` (settings of single environments).
+    """Return {domain: settings} of a system from tuned.toml. Besides options, settings may have `source` (where they
+    come from) and `envs` (settings of single environments).
     """
     found: dict[str, dict[str, Any]] = systems.read_settings("tuned.toml").get((page.over or page).name, {})
     return found
 
 
 def choose(page: Page, env: Any, **made: Any) -> str:
-    """Return the name of the preset that fits an environment. made: the arguments `kwargs` and `wrappers` of Envs."""
+    """Return the name of the preset that fits an environment. made: keyword arguments for Envs, such as `kwargs`."""
     where, there = domain(env, **made), tuned(page)
     plain = "paper" if "paper" in page.presets else next(iter(page.presets))
     if str(page.Config().env).startswith("game:"):
@@ -79,7 +79,7 @@ def choose(page: Page, env: Any, **made: Any) -> str:
 
 
 def _described(env: Any, **made: Any) -> EnvSpec | None:
-    """Return the environment's spec, or None if making it fails. Building the system reports such an error later."""
+    """Return the environment's spec, or None if the environment cannot be made."""
     try:
         return Envs(env, 1, **made).spec
     except UserError:
@@ -87,9 +87,7 @@ def _described(env: Any, **made: Any) -> EnvSpec | None:
 
 
 def _of_game(page: Page, env: str) -> str:
-    """Return a system's preset for this board game. If there is none, return the preset for the same game on the board
-    nearest in size, or else "quick".
-    """
+    """Return the preset for this game, or else for the same game on the board of the nearest size, or else "quick"."""
     named = {settings(page, name).env: name for name in reversed(names(page))}
     sides = {game: _side(game) for game in named if game.split("+")[0] == env.split("+")[0]}
     nearest = min(sides, key=lambda game: abs(sides[game] - _side(env)), default="")
@@ -104,7 +102,7 @@ def _side(game: str) -> int:
 
 def domain(env: Any, kwargs: Mapping[str, Any] | None = None, wrappers: tuple[str, ...] = (), **others: Any) -> str:
     """Return the domain (kind) of an environment: atari, toy, one of the values of MODULES, or other. Board games
-    belong to the domain classic. kwargs, wrappers: as for Envs. others: ignored.
+    belong to the domain classic. kwargs, wrappers: as for Envs. Other arguments of Envs have no effect.
     """
     if not isinstance(env, str):
         return "other"
@@ -125,9 +123,10 @@ def domain(env: Any, kwargs: Mapping[str, Any] | None = None, wrappers: tuple[st
 
 
 def settings(page: Page, name: str, env: Any = None, automatic: bool = False, **made: Any) -> Any:
-    """Return a preset's configuration, with the environment's own settings if the preset is tuned for a domain. If
-    `automatic`, Polyplay chose the preset, because the user named none. made: as in `choose`. Raises UserError: there
-    is no such preset.
+    """Return a preset's configuration. If the preset is tuned for a domain, add the environment's own settings.
+
+    `automatic`: whether the user named no preset, so that Polyplay chose this one. `made`: keyword arguments for Envs.
+    Raises UserError if the preset does not exist.
     """
     there = tuned(page)
     if name in page.presets:
@@ -150,7 +149,7 @@ def settings(page: Page, name: str, env: Any = None, automatic: bool = False, **
 
 
 def _beyond_atari(c: Any) -> Any:
-    """Return a copy of configuration `c` with a network that fits the observations, and with unclipped rewards."""
+    """Return a copy of `c` for environments other than Atari: with a fitting network and unclipped rewards."""
     known = {f.name for f in fields(c)}
     changes = {"network": "auto"} if "network" in known else {}
     changes |= {"reward": "none"} if vars(c).get("reward") in CLIPPED else {}
@@ -158,9 +157,10 @@ def _beyond_atari(c: Any) -> Any:
 
 
 def shown_images(page: Page, name: str, env: Any, **made: Any) -> dict[str, Any]:
-    """Return the run options by which a preset changes the images that an agent sees. They are those that the preset
-    has for this environment (`shown` in tuned.toml). If images are larger than LARGE pixels, a `size` reduces their
-    smaller side to SIDE pixels. made: as in `choose`.
+    """Return the run options by which a preset changes the images in observations. Images larger than LARGE pixels are
+    resized, unless the preset gives a size.
+
+    `made`: keyword arguments for Envs.
     """
     if domain(env, **made) == "atari" or str(env).startswith(("toy:", "game:")):
         return {}
@@ -175,7 +175,7 @@ def shown_images(page: Page, name: str, env: Any, **made: Any) -> dict[str, Any]
 
 def with_lanes_for_tasks(c: Any, given: Mapping[str, object]) -> Any:
     """Return a preset's configuration with enough parallel environments (lanes) for every task of a list in --env. If
-    needed, the batch grows too. Options that the user has set (`given`) do not change.
+    necessary, enlarge the batch, too. given: options that the user has set, which do not change.
     """
     n, known = len(task_order(task_words(given.get("env", c.env)))), vars(c)
     if n and "workers" in known and "lanes" not in known and "workers" not in given:  # each worker has one lane
@@ -194,8 +194,8 @@ def with_lanes_for_tasks(c: Any, given: Mapping[str, object]) -> Any:
 
 
 def with_fastest(c: Any, serial: bool) -> tuple[Any, dict[str, Any]]:
-    """Return a preset's configuration, and the run options that it sets. If `evaluator` is "auto", the run measures
-    evaluators and precisions, and uses the fastest. With --serial it does not, since such runs must repeat bitwise.
+    """Return a preset's configuration, and the run options that it sets. If `evaluator` is "auto", the run uses the
+    fastest backend and precision. With --serial, it uses PyTorch, so that the run repeats bitwise.
     """
     if vars(c).get("evaluator") != "auto":
         return c, {}
@@ -203,7 +203,7 @@ def with_fastest(c: Any, serial: bool) -> tuple[Any, dict[str, Any]]:
 
 
 def use_shared_torso(c: Any) -> Any:
-    """Return configuration `c` with one network for policy and value, because both share a recurrent core."""
+    """Return `c` with one network for policy and value instead of two, because both use the same recurrent core."""
     return replace(c, network="mlp") if c.network == "separate" else c
 
 
@@ -234,13 +234,13 @@ def member_settings(c: Any, values: dict[str, Any] | None = None) -> Any:
 
 
 def wire_member(c: Any, crew: Crew, values: dict[str, Any] | None = None) -> tuple[Crew, System]:
-    """Build the system of one member of a population. Return its crew (workers, not started) and its System."""
+    """Build the system of one member of a population. Return (crew with workers that have not started, System)."""
     other = replace(crew)
     return other, systems.load(c.over).build(member_settings(c, values), other)
 
 
 def priors_of(c: Any) -> dict[str, Prior]:
-    """Return the ranges (priors) in --vary, by option. Raises UserError: an unknown option, or a wrong range."""
+    """Return the ranges (priors) in --vary, by option. Raises UserError if an option or a range is wrong."""
     found: dict[str, Prior] = {}
     fields = get_type_hints(systems.load(c.over).Config)
     for text in c.vary:
@@ -256,7 +256,6 @@ def priors_of(c: Any) -> dict[str, Prior]:
 
 
 def _read(kind: Any, word: str) -> Any:
-    """Convert the text of an option's value to the type `kind`. Raises UserError: the text is not of this type."""
     try:
         if kind is bool:
             return {"true": True, "false": False}[word.lower()]
@@ -273,7 +272,7 @@ def _read(kind: Any, word: str) -> Any:
 
 
 def plan_of(c: Any, crew: Crew, evolution: Evolution) -> PopulationPlan:
-    """Return the plan for training a population of runs. Raises UserError: options contradict each other."""
+    """Return the plan for training a population of runs. Raises UserError if options contradict each other."""
     priors = evolution.priors
     lists = bool(priors) and all(p.kind == "list" for p in priors.values())
     grid = c.exploit == "none" and lists and not c.population
@@ -289,7 +288,7 @@ def plan_of(c: Any, crew: Crew, evolution: Evolution) -> PopulationPlan:
 
 
 def _machines(crew: Crew) -> list[MachineInfo]:
-    """Return the other machines that train members; [] if this one does. Raises UserError: the cluster has none."""
+    """Return the other machines that train members, or [] without a cluster. Raises UserError if none is found."""
     if crew.cluster is None:
         return []
     if found := crew.cluster.machines():
@@ -298,7 +297,7 @@ def _machines(crew: Crew) -> list[MachineInfo]:
 
 
 def member_cores(crew: Crew) -> int:
-    """Return the number of CPU cores that all members share, on this machine or on other machines."""
+    """Return the total number of CPU cores for training members, on this machine or on the other machines."""
     if crew.cluster is None or not crew.cluster.own_cores:
         return cores()
     return sum(info.cores for info in _machines(crew))

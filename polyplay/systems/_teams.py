@@ -48,9 +48,10 @@ def ftw_network(c: Any, envs: Envs) -> NetworkFactory:
 
 
 def agent_values(c: Any, envs: Envs) -> tuple[dict[str, float], dict[str, Prior], Evolution]:
-    """Return three things: the agents' hyperparameters, the ranges (priors) of those that vary, and the rules of
-    copies. When an agent copies another one, each copied value is perturbed with probability CHANCE. Only the
-    hyperparameter `period` is drawn again instead. Raises UserError: a wrong option.
+    """Return (hyperparameters of the agents, ranges of those that vary, rules by which agents copy each other).
+
+    When an agent copies another agent, each value changes with probability CHANCE. Raises UserError if an option is
+    wrong.
     """
     ranges = _ranges(c)
     size, factor = ranges.pop("reward"), ranges.pop("points", None)
@@ -68,7 +69,7 @@ def agent_values(c: Any, envs: Envs) -> tuple[dict[str, float], dict[str, Prior]
 
 
 def _ranges(c: Any) -> dict[str, Prior]:
-    """Return the ranges by name. A fixed value is a range whose ends are equal. Raises UserError: a wrong --ranges."""
+    """Return {name: range} of the hyperparameters. A fixed value is a range with equal ends. Raises UserError."""
     found = {prior.name: prior for prior in map(_prior, RANGES)}
     for text in c.ranges:
         name, equals, word = text.partition("=")
@@ -86,7 +87,6 @@ def _ranges(c: Any) -> dict[str, Prior]:
 
 
 def _prior(text: str) -> Prior:
-    """Read a range (prior) from text. Raises UserError, with a message that names --ranges."""
     try:
         return parse_prior(text, _number)
     except UserError as e:
@@ -100,7 +100,7 @@ def _middle(prior: Prior) -> float:
 
 
 def _points(c: Any, envs: Envs) -> dict[str, float]:
-    """Return the reward of every event. Raises UserError: the game lacks a named event, or has no events at all."""
+    """Return the reward of every event. Raises UserError if the game has no events, or lacks one of --event-rewards."""
     known, found = envs.spec.events, dict[str, float]()
     if not known:
         raise UserError(f"--env: {envs.title} given, which counts no events: use one that does, or --rewards game")
@@ -116,7 +116,6 @@ def _points(c: Any, envs: Envs) -> dict[str, float]:
 
 
 def _number(word: str) -> float:
-    """Convert text to a number. Raises UserError: the text is not a number."""
     try:
         return int(word) if word.isdigit() else float(word)
     except ValueError:
@@ -130,7 +129,7 @@ TEAMS = 2  # teams in an actor's matches; each plays a group of the actor's lane
 
 
 def table_envs(c: Any, crew: Crew, players: int, actors: int) -> Envs:
-    """Return the environments of one actor (acting worker). Each of the `players` has a group of their lanes."""
+    """Return the environments of one actor (acting worker). Each of the `players` plays one group of lanes."""
     workers = crew.placement.env_threads(actors)
     return Envs(c.env, c.lanes, players, workers=workers, agents=players, **crew.env_defaults)
 
@@ -139,8 +138,8 @@ BOUND = 5.0  # bound of normalized observations
 
 
 def five_network(c: Any, envs: Envs) -> NetworkFactory:
-    """Return the factory of Five's network. The network reads sets of units, has an LSTM, and shares rewards in a team.
-    Raises UserError: the game does not have two teams, or gives no separate rewards to share.
+    """Return the factory of Five's network, which reads sets of units and has an LSTM. Raises UserError if the game
+    does not have two teams, or if --team-spirit shares rewards that the game does not give.
     """
     spec = envs.spec
     if len(set(spec.sides)) != TEAMS:
@@ -156,8 +155,8 @@ def five_network(c: Any, envs: Envs) -> NetworkFactory:
 
 
 def check_windows(c: Any) -> None:
-    """Check the options for windows, which are equal pieces of rollouts to learn from. Raises UserError: windows cannot
-    be cut or drawn, or acting would wait for new weights forever.
+    """Check the options for windows, the equal pieces of rollouts from which Five learns. Raises UserError if windows
+    do not divide a rollout, if a batch is larger than the buffer, or if actors would wait for new weights forever.
     """
     if c.unroll % c.window:
         raise UserError(f"--window {c.window} given, allowed: a divisor of --unroll {c.unroll}")
@@ -172,7 +171,7 @@ def check_windows(c: Any) -> None:
 
 
 def rollouts_per_batch(c: Any, envs: Envs) -> int:
-    """Return the number of rollouts in one batch. Raises UserError: agents cannot play or learn with these options."""
+    """Return the number of rollouts in one batch. Raises UserError if the options do not allow playing or learning."""
     if envs.spec.seats < 2:
         raise UserError(f"--env: {envs.title} given, but a league needs an environment with several players")
     if c.learners > c.agents:

@@ -31,7 +31,7 @@ from polyplay.workers.sizing import fewest_actors
 
 @dataclass(frozen=True)
 class AgentOptions:
-    """Options that most systems have. A system may change a default."""
+    """Options that most systems have, with defaults that a system may change."""
 
     env: str = "ALE/Pong-v5"
     # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME; several with commas (NAME:2 has two shares)
@@ -49,19 +49,20 @@ class PolicyOptions(AgentOptions):
 
 @dataclass(frozen=True)
 class ValueOptions(PolicyOptions):
-    """Options of systems whose losses work with PopArt: with normalized values, or with one value for each task."""
+    """Options of systems whose losses allow normalized values (PopArt), or one value for each task."""
 
     value: Literal["plain", "popart", "heads"] = "plain"
     # outputs of the value head; heads: one per task of --env, popart: one per task, normalized by running statistics
 
 
 def atari_options(c: Any, life_loss: str = "auto", pipeline: str = "", **made: Any) -> dict[str, Any]:
-    """Return the options of the Atari preset `c.atari`, which also follow the environment's id. Return {} if the
-    environment is not an Atari game.
+    """Return the options of the Atari preset `c.atari`, combined with those that the environment's id implies. Return
+    {} if the environment is not an Atari game.
 
-    c.atari has the form NAME, NAME:PIPELINE or auto:PIPELINE, where auto is the system's default preset.
-    pipeline: the only pipeline (way to step games) that the system allows. "" allows any.
-    made: arguments of Envs. Raises UserError: an unknown preset, another pipeline, or a preset without an Atari game.
+    `c.atari`: NAME, NAME:PIPELINE or auto:PIPELINE, where auto is the system's default preset.
+    `pipeline`: the only pipeline (way to step games) that the system allows, or "" for any.
+    `made`: keyword arguments for Envs.
+    Raises UserError if the preset is unknown, or does not fit the pipeline or the environment.
     """
     name, colon, how = c.atari.partition(":")
     presets = read_settings("pages.toml").get(type(c).__module__.rpartition(".")[2], {}).get("presets", {})
@@ -89,7 +90,7 @@ def atari_options(c: Any, life_loss: str = "auto", pipeline: str = "", **made: A
 
 
 def shared_id_options(env: str) -> dict[str, object]:
-    """Return the options that the ids of all tasks in `env` imply. Raises UserError: tasks imply different options."""
+    """Return the options that the ids of all tasks in `env` imply. Raises UserError if the ids imply different ones."""
     names = [name for name, _ in task_words(env)] or [env]
     found = [id_options(name) for name in names]
     if (odd := next((i for i, own in enumerate(found) if own != found[0]), None)) is not None:
@@ -99,19 +100,19 @@ def shared_id_options(env: str) -> dict[str, object]:
 
 
 def plays_atari(c: Any, kwargs: Mapping[str, Any] | None = None, wrappers: tuple[str, ...] = (), **_: Any) -> bool:
-    """Tell whether the environment `c.env` is an Atari game. The other arguments are as for Envs."""
+    """Tell whether the environment `c.env` is an Atari game. kwargs, wrappers: as for Envs."""
     return is_game(c.env, {**(kwargs or {}), WRAPPERS: wrappers})
 
 
 def worker_envs(
     c: Any, crew: Crew, *, lanes: int = 0, workers: int = 1, inline_single: bool = False, **options: Any
 ) -> Envs:
-    """Return the parallel environments (lanes) of one worker, with the command line's options. For Atari games, they
-    also have the options of the preset `c.atari`.
-    lanes: number of environments. 0: c.lanes.
-    workers: number of threads or processes that step the environments.
-    inline_single: let the worker itself step a single Atari game, because another process takes longer.
-    options: options of atari_options and of Envs.
+    """Return the parallel environments (lanes) of one worker. Atari games get the options of the preset `c.atari`.
+
+    `lanes`: number of environments. 0 means c.lanes.
+    `workers`: number of threads or processes that step the environments.
+    `inline_single`: let the worker itself step a single Atari game, because a separate process would be slower.
+    `options`: options of atari_options and of Envs.
     """
     atari = {name: options.pop(name) for name in ("life_loss", "pipeline") if name in options}
     lanes = lanes or c.lanes
@@ -121,14 +122,14 @@ def worker_envs(
 
 
 def actor_envs(c: Any, crew: Crew) -> Envs:
-    """Return the environments of one actor (acting worker). More threads step them if actors compute on a GPU."""
+    """Return the environments of one actor (acting worker), stepped by more threads if actors compute on a GPU."""
     workers = crew.placement.env_threads(c.actors or fewest_actors(c.learners))
     return worker_envs(c, crew, workers=workers, helps=True)
 
 
 def enough_actors(c: Any, crew: Crew, envs: Envs, spec: LearnerSpec) -> int:
-    """Return the number of actors that are enough to keep the learners busy. It is measured at the start of the run. If
-    --lag limits the actors, or if nothing is measured, return the least possible number.
+    """Return the number of actors that keep the learners busy, which is measured. If --lag limits the actors, or if
+    nothing can be measured, return the least possible number.
     """
     least = fewest_actors(c.learners)
     rollouts_per_batch(c, least)  # reports errors before anything is measured
@@ -136,16 +137,15 @@ def enough_actors(c: Any, crew: Crew, envs: Envs, spec: LearnerSpec) -> int:
 
 
 def rollouts_per_batch(c: Any, actors: int) -> int:
-    """Return the number of rollouts in one learner's share of a batch. Each rollout has c.lanes trajectories. Raises
-    UserError: the options for slots (memory for one rollout each) and for lag do not allow this number.
+    """Return how many rollouts one learner takes into a batch. Each rollout has c.lanes trajectories. Raises UserError
+    if --slots (number of rollouts in memory) or --lag does not allow this number.
     """
     return slots_per_batch(c.batch, c.lanes, actors=actors, slots=c.slots, learners=c.learners, lag=c.lag)
 
 
 def agent_envs(c: Any, crew: Crew, room: int) -> Envs:
-    """Return the environments of GA3C's agents, which are separate processes. At first c.agents of them play, later at
-    most `room`. A batch for the network has all agents that are ready, at most c.predict_batch. A game of several
-    players has one lane (parallel environment) for each player.
+    """Return the environments of GA3C's agents, which are separate processes. A game of several players has one lane
+    (parallel environment) for each player. room: largest number of agents in the run.
     """
     most = min(c.predict_batch, room)
     envs = worker_envs(c, crew, pipeline="plain", lanes=room, workers=room, active=c.agents, at_once=most)
@@ -153,10 +153,9 @@ def agent_envs(c: Any, crew: Crew, room: int) -> Envs:
 
 
 def divide_among(c: Any, among: str, *wholes: str) -> Any:
-    """Return the configuration of one worker, with its share of each option that all workers divide.
-    among: option with the number of workers, such as replicas.
-    wholes: names of the options to divide, such as lanes and batch. Raises UserError: an option does not divide, or is
-    too small.
+    """Return the configuration of one worker, with an equal share of each option in `wholes`, such as lanes and batch.
+    among: option with the number of workers, such as replicas. Raises UserError if a value is no multiple of the number
+    of workers, or is too small.
     """
     n, shares = getattr(c, among), {name: getattr(c, name) for name in wholes}
     for name, whole in shares.items():
@@ -178,17 +177,17 @@ def replica_envs(
 ) -> tuple[Envs, int]:
     """Return the environments of each replica (copy of the training loop), and the number of replicas.
 
-    The c.lanes parallel environments (lanes) are divided among c.replicas replicas. If c.replicas is 0, the number is
-    the largest one up to `most` by which lanes and batch are divisible. On a CPU without image observations it is 1,
-    because averaging gradients takes longer there than updates of small networks. Each group (lanes that step together)
-    of a replica has equally many lanes, and whole matches. Raises UserError: lanes do not divide, or a minibatch could
-    be empty.
+    The c.lanes parallel environments (lanes) are divided among c.replicas replicas. If c.replicas is 0, the number of
+    replicas is the largest one up to `most` that divides lanes and batch. On a CPU without image observations, the
+    number is then 1: small networks update faster than replicas average gradients. All groups (lanes that step
+    together) have equally many lanes, and whole matches. Raises UserError if lanes cannot be divided, or if a minibatch
+    could be empty.
 
-    minibatches: number of minibatches per rollout of a replica. With a recurrent core, lanes must divide among them.
-    batch: number of transitions that replicas divide. 0: none.
-    most: largest number of replicas. 0: one per core, or one per GPU.
-    workers: number of threads or processes that step a replica's environments. 0: the replica's share of the cores.
-    several: whether 0 may also mean several replicas on a CPU without images, because replicas are asynchronous.
+    `minibatches`: number of minibatches per rollout of a replica. With a recurrent core, it must divide the lanes.
+    `batch`: number of transitions to divide among replicas, or 0.
+    `most`: largest number of replicas. 0 means one per core, or one per GPU.
+    `workers`: number of threads or processes that step a replica's environments. 0 means the replica's share of cores.
+    `several`: allow several replicas on a CPU without images, too, because replicas are asynchronous.
     """
     whole = worker_envs(c, crew, life_loss=life_loss)
     alone = crew.placement.on_cpu and not (several or whole.spec.image_leaves)
@@ -214,9 +213,8 @@ def _replicas(c: Any, whole: Envs, minibatches: int, batch: int, most: int) -> i
 
 
 def _vectors(c: Any, whole: Envs) -> int:
-    """Return the number of replicas for a vector environment. Each group of lanes has one vector environment, so a
-    group has as many lanes as the vector environment has environments. Raises UserError: --lanes or --replicas do not
-    fit.
+    """Return the number of replicas for a vector environment. Each replica has one vector environment per group of
+    lanes. Raises UserError if --lanes or --replicas do not allow this.
     """
     n, rest = divmod(c.lanes, c.groups * whole.spec.width)
     if rest or c.replicas not in (0, n):
@@ -228,7 +226,6 @@ def _vectors(c: Any, whole: Envs) -> int:
 
 
 def _check_minibatches(c: Any, envs: Envs) -> None:
-    """Raise UserError if a minibatch of a replica's rollout could be empty."""
     # fewest transitions: every second row is the first of a game, and one player of each match is left
     sure = envs.lanes // envs.spec.seats * (c.unroll // 2)
     if c.minibatches > sure:
@@ -237,9 +234,9 @@ def _check_minibatches(c: Any, envs: Envs) -> None:
 
 
 def actor_critic(c: Any, envs: Envs, *, init: str, auxiliary: str = "none", **options: Any) -> NetworkFactory:
-    """Return the factory of a network with a policy and a value, by c's options. If rewards are scaled by the size of
-    returns, the network tracks this size. auxiliary: UNREAL's tasks for which the network has heads, as text for
-    `task_costs`.
+    """Return the factory of a network with a policy and a value, by the options `c`.
+
+    `auxiliary`: UNREAL's tasks that need heads, as text for `task_costs`.
     """
     returns = c.gamma if c.reward == "scale" else None
     given = {"core": c.core, "init": init, "inputs": c.inputs, "returns": returns, "actions": c.actions}
@@ -249,15 +246,16 @@ def actor_critic(c: Any, envs: Envs, *, init: str, auxiliary: str = "none", **op
 
 
 def dpg_envs(c: Any, crew: Crew) -> Envs:
-    """Return the environments of one actor of Ape-X DPG. Raises UserError: actions are not bounded real numbers."""
+    """Return the environments of one actor of Ape-X DPG. Raises UserError if actions are not bounded real numbers."""
     envs = Envs(c.env, c.lanes, workers=1, **crew.env_defaults)
     check_actions(c, envs, "bounded real", rules.deterministic_flaw(envs.spec.action))
     return envs
 
 
 def critics_envs(c: Any, crew: Crew, discrete: bool = False) -> Envs:
-    """Return the environments of SAC and TD3, whose actions are bounded real numbers. If `discrete`, also allow
-    discrete actions and discrete parts of actions. Raises UserError: other actions.
+    """Return the environments of SAC and TD3. Raises UserError if actions are not bounded real numbers.
+
+    `discrete`: whether discrete actions, and actions with discrete parts, are allowed, too.
     """
     envs = Envs(c.env, c.lanes, workers=1, **crew.env_defaults)
     flaw = rules.critics_flaw(envs.spec.action) if discrete else rules.deterministic_flaw(envs.spec.action)
@@ -267,7 +265,7 @@ def critics_envs(c: Any, crew: Crew, discrete: bool = False) -> Envs:
 
 
 def critics_network(c: Any, envs: Envs, **options: Any) -> NetworkFactory:
-    """Return the factory of a network with an actor and critics. Raises UserError: the options allow no update."""
+    """Return the factory of a network with an actor and critics. Raises UserError if the options allow no update."""
     need(c.tau > 0.0, "--tau: 0 given, allowed: above 0, at most 1")
     need(c.learning_starts <= c.capacity, f"--learning-starts: {c.learning_starts} given, allowed: up to --capacity")
     need(c.batch <= c.capacity, f"--batch: {c.batch} given, allowed: up to the {c.capacity} transitions of --capacity")
@@ -282,10 +280,11 @@ def check_critics(c: Any) -> None:
 
 
 def entropy_target(c: Any, envs: Envs) -> float:
-    """Return the entropy in nats that SAC's policy should have. If c.entropy is set, this is the target. Otherwise the
-    target is a sum over the parts of an action: −1 for each number of a Box (Haarnoja et al. 2018b), and 0.89 ln n for
-    each Discrete(n). The factor 0.89 is CleanRL's; Christodoulou 2019 has 0.98. Raises UserError: no policy can reach
-    the target, so the temperature would grow forever.
+    """Return the target entropy of SAC's policy in nats: c.entropy if set, otherwise a sum over the parts of an action.
+
+    Each number of a Box adds −1 (Haarnoja et al. 2018b). Each Discrete(n) adds 0.89 ln n, with the factor 0.89 of
+    CleanRL (Christodoulou 2019: 0.98). Raises UserError if no policy reaches this entropy: the temperature would grow
+    forever.
     """
     parts = [leaf for _, leaf in tree.leaves(envs.spec.action)]
     real = sum(math.prod(x.shape) for x in parts if isinstance(x, spaces.Box))
@@ -298,7 +297,7 @@ def entropy_target(c: Any, envs: Envs) -> float:
 
 
 def check_actions(c: Any, envs: Envs, needs: str, flaw: str) -> None:
-    """Raise UserError if there is a `flaw` in the environment's actions. needs: kind of actions the system takes."""
+    """Raise UserError if `flaw` says why the actions do not fit. needs: kind of actions that the system takes."""
     if flaw:
         name, action = type(c).__module__.rpartition(".")[2], envs.spec.action
         others = ["ppo", "impala", "a2c"]
@@ -310,27 +309,27 @@ def check_actions(c: Any, envs: Envs, needs: str, flaw: str) -> None:
 
 
 def q_network(c: Any, envs: Envs, **options: Any) -> NetworkFactory:
-    """Return the factory of a network of action values, by c's options. With a single lane (parallel environment), the
-    last bits of a result may depend on the batch. Raises UserError: the actions can't have values.
+    """Return the factory of a network of action values, by the options `c`. Raises UserError if actions of this kind
+    cannot have values.
     """
     check_actions(c, envs, "discrete", rules.values_flaw(envs.spec.action))
-    given = {"inputs": c.inputs, "exact": envs.lanes > 1}
+    given = {"inputs": c.inputs, "exact": envs.lanes > 1}  # with one lane, last bits may depend on the batch
     return NetworkFactory(c.network, envs.spec, {**given, **options}, "values")
 
 
 def game_queue(board: Game, players: int) -> RolloutQueue:
-    """Return the queue through which finished games of self-play go. Each slot has room for several whole games."""
+    """Return the queue for finished games of self-play. A slot (memory of one rollout) has room for several games."""
     rows, T = game_rows(board), 4 * (board.longest + 1)
     return RolloutQueue(rows, state={}, T=T, lanes=1, slots=4 * players, producers=players)
 
 
 def position_replay(board: Game, **options: Any) -> Replay:
-    """Return a replay buffer of positions, each with its game's outcome z. It sums no rewards. options: of Replay."""
+    """Return a replay buffer of positions with the outcomes z of their games. options: of Replay."""
     return Replay({k: v for k, v in game_rows(board).items() if k != "agent"}, gamma=0.0, **options)
 
 
 def search_options(c: Any) -> SearchOptions:
-    """Return the tree search's options on AlphaGo Zero's page. Raises UserError, whose message names an option."""
+    """Return the options of AlphaGo Zero's tree search. Raises UserError if an option is not allowed."""
     names = "simulations", "exploration", "c", "fast_simulations", "leaves", "fpu", "root", "gumbel_actions"
     try:
         given: dict[str, Any] = {name: getattr(c, name) for name in (*names, "noise", "noise_alpha")}

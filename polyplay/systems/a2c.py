@@ -18,7 +18,7 @@ from polyplay.workers.crew import Crew
 
 @dataclass(frozen=True)
 class Config(ValueOptions):  # inherits env, core, value, inputs, actions
-    """Defaults: baselines/a2c as released (a2c.py, run.py), for Atari."""
+    """Defaults: the Atari settings in the code of OpenAI baselines (a2c/a2c.py, run.py)."""
 
     atari: str = "baselines"  # preprocessing of Atari games: a preset of docs/guides/atari.md
     lanes: Count = 16  # parallel environments (num-envs), over all replicas

@@ -20,7 +20,7 @@ from polyplay.workers.crew import Crew
 
 @dataclass(frozen=True)
 class Config(PolicyOptions):  # inherits env, core, inputs, actions
-    """Defaults: A2C of the paper's table 2, as in accel_rl (algos/pg), with the 16 environments of one replica."""
+    """Defaults: the paper's table 2 (A2C, one replica, 16 environments). The rest is from the authors' accel_rl."""
 
     atari: str = "accel"  # preprocessing of Atari games: a preset of docs/guides/atari.md
     algo: Literal["a2c", "ppo"] = "a2c"  # loss; a2c: one pass over a rollout, ppo: several

@@ -25,7 +25,7 @@ from polyplay.workers.crew import Crew
 
 @dataclass(frozen=True)
 class Config(AgentOptions):  # inherits env, inputs
-    """Defaults: the paper's categorical DQN of table 2, batch 2,048, with accel_rl's settings (algos/dqn, scripts)."""
+    """Defaults: the paper's table 2 (categorical DQN, batch 2,048). The rest is from the authors' code, accel_rl."""
 
     atari: str = "accel"  # preprocessing of Atari games: a preset of docs/guides/atari.md
     algo: Literal["dqn", "catdqn", "rainbow"] = "catdqn"  # loss; rainbow: ε-Rainbow, without noisy layers

@@ -30,7 +30,7 @@ from polyplay.workers.crew import Crew
 
 @dataclass(frozen=True)
 class Config:
-    """Defaults: the paper's values; AlphaZero's where the paper gives none."""
+    """Defaults: the paper's values. Where the paper gives no value, the default is AlphaZero's."""
 
     env: str = "game:go"  # a board game: game:go+size=9+komi=7, game:othello+size=6, game:connect_four, …
     players: SomeWorkers = 2  # workers that play, each with its own copy of the weights

@@ -25,7 +25,7 @@ from polyplay.workers.sizing import niceness
 
 @dataclass(frozen=True)
 class Config(AgentOptions):  # inherits env, inputs
-    """Defaults: the paper's for Atari, as far as published. The paper has 360 actors, with one environment each."""
+    """Defaults: the settings that the paper states for Atari, but fewer actors. The paper has 360 actors."""
 
     atari: str = "apex"  # preprocessing of Atari games: a preset of docs/guides/atari.md
     actors: SomeWorkers = 2  # acting workers, each with its own copy of the weights
@@ -67,7 +67,7 @@ def build(c: Config, crew: Crew) -> System:
 
 
 def wire_apex(c: Any, crew: Crew, envs: Envs, spec: LearnerSpec, explore: Exploration | None, reward: str) -> System:
-    """Add the figure's actors, replays and learners to the crew. Ape-X DPG and Ape-X of SAC use them too."""
+    """Add the actors, replay workers and learners to a run. Ape-X DPG and Ape-X SAC also call this function."""
     each = divide_among(c, "replay_workers", "actors", "capacity", "learning_starts")  # c with a replay worker's shares
     network = spec.policy()  # only for its shapes: each worker makes its own network
     queue = RolloutQueue.of(envs, network, c.unroll, c.actors, readers=c.replay_workers)

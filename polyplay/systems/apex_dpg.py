@@ -25,7 +25,7 @@ from polyplay.workers.crew import Crew
 
 @dataclass(frozen=True)
 class Config:
-    """Defaults: the paper's, as far as published. The paper has 64 actors of one lane, on control suite tasks."""
+    """Defaults: the settings that the paper states, but fewer actors. The paper has 64 actors."""
 
     env: str = "Pendulum-v1"  # environment: a Gymnasium id, module:callable, or toy:NAME; its actions are a bounded Box
     actors: SomeWorkers = 2  # acting workers, each with its own copy of the weights

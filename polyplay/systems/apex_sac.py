@@ -23,7 +23,7 @@ from polyplay.workers.crew import Crew
 
 @dataclass(frozen=True)
 class Config:
-    """Defaults: SAC's paper, with Ape-X's replays and priorities."""
+    """Defaults: settings of the SAC paper, and replay settings of the Ape-X paper."""
 
     env: str = "Pendulum-v1"  # environment: a Gymnasium id, module:callable, or toy:NAME; see sac
     actors: SomeWorkers = 2  # acting workers, each with its own copy of the weights

@@ -21,7 +21,7 @@ from polyplay.workers.crew import Crew
 
 @dataclass(frozen=True)
 class Config(ValueOptions):  # inherits env, core, value, inputs, actions
-    """Defaults: Sample Factory's for Atari (sf_examples/atari), but asynchronous and with V-trace."""
+    """Defaults: Sample Factory's settings for Atari (sf_examples/atari), but with V-trace and asynchronous acting."""
 
     atari: str = "impala"  # preprocessing of Atari games: a preset of docs/guides/atari.md
     actors: Workers = 2  # acting workers, each with its own copy of the weights (0: measured; two on two cores)

@@ -22,7 +22,7 @@ from polyplay.workers.crew import Crew
 
 @dataclass(frozen=True)
 class Config(AgentOptions):  # inherits env, inputs
-    """Defaults: the paper's extended data table 1 (Nature 2015), with the target network's period as printed there."""
+    """Defaults: extended data table 1 of the paper. As there, `target_update` counts updates, not agent steps."""
 
     atari: str = "dqn2015"  # preprocessing of Atari games: a preset of docs/guides/atari.md
     lanes: Count = 1  # parallel environments (num-envs), over all replicas

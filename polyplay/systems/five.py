@@ -28,7 +28,7 @@ from polyplay.workers.crew import Crew
 
 @dataclass(frozen=True)
 class Config:
-    """Defaults: the paper's Rerun (table 2), on Polyplay's own game: the paper's Dota 2 cannot be played any more."""
+    """Defaults: the paper's run Rerun (table 2). The game is part of Polyplay, since Dota 2 has no open interface."""
 
     env: str = "arena:moba"  # a game of two teams, whose heroes are seats
     learners: SomeWorkers = 512  # learners (the paper's optimizers), whose gradients are averaged

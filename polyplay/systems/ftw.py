@@ -32,7 +32,7 @@ POINTS = (  # weights of events; a tag alone has none: when tags had one, agents
 
 @dataclass(frozen=True)
 class Config:
-    """Defaults: the paper's supplement, on Polyplay's own game: the paper's game in Quake III was never released."""
+    """Defaults: the paper's supplement. The game is part of Polyplay, because the paper's game was never released."""
 
     env: str = "arena:ctf+view=pixels+size=21"  # game of teams that counts events
     agents: Agents = 30  # agents in the population

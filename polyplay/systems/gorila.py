@@ -25,7 +25,7 @@ from polyplay.workers.sizing import niceness
 
 @dataclass(frozen=True)
 class Config(AgentOptions):  # inherits env, inputs
-    """Defaults: the paper's in bundled mode, as far as published (docs/systems/gorila.md)."""
+    """Defaults: the settings that the paper states, in bundled mode (docs/systems/gorila.md)."""
 
     atari: str = "dqn2015"  # preprocessing of Atari games: a preset of docs/guides/atari.md
     actors: Workers = 0  # acting workers in free mode; 0: bundled mode, where a learner also acts and has a replay

@@ -24,7 +24,7 @@ from polyplay.workers.crew import Crew
 
 @dataclass(frozen=True)
 class Config(ValueOptions):  # inherits env, core, value, inputs, actions
-    """Defaults: the paper's table G.1 (Atari). What the table lacks (actors, lanes, slots) is for a small machine."""
+    """Defaults: the paper's table G.1 (Atari), but few actors and environments, for a small machine."""
 
     atari: str = "impala"  # preprocessing of Atari games: a preset of docs/guides/atari.md
     actors: Workers = 0  # acting workers, each with its own copy of the weights (0: measured; two on two cores)
@@ -71,7 +71,7 @@ def build(c: Config, crew: Crew) -> System:
 
 
 def wire_impala(c: Any, crew: Crew, envs: Envs, spec: LearnerSpec) -> System:
-    """Add the figure's actors, queue and learners to the crew. Other systems with this figure use them too."""
+    """Add the actors, the rollout queue and the learners to a run. APPO also calls this function."""
     actors = c.actors or enough_actors(c, crew, envs, spec)  # 0: as many as keep the learners busy
     network = spec.policy()  # only for its shapes: each worker makes its own network
     queue = RolloutQueue.of(envs, network, c.unroll, actors, slots=c.slots, readers=c.learners)

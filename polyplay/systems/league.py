@@ -28,7 +28,7 @@ from polyplay.workers.crew import Crew
 
 @dataclass(frozen=True)
 class Config(PolicyOptions):  # inherits env, core, inputs, actions
-    """Defaults: Polyplay's own, for small games on a small machine; no paper has such a league."""
+    """Defaults: values that Polyplay chose for small games on a small machine. No paper describes this league."""
 
     env: str = "toy:rps"  # environment with several players: toy:rps, one of PettingZoo, or module:callable
     agents: Agents = 2  # agents that train, each on its own games
@@ -88,7 +88,7 @@ def build(c: Config, crew: Crew) -> System:
 def wire_league(
     c: Any, crew: Crew, envs: Envs, spec: LearnerSpec, league: League, evolution: Evolution, **given: Any
 ) -> System:
-    """Add the figure's actors, learners and referee to the crew, also for FTW. given: more options of AgentRollouts."""
+    """Add the actors, learners and referee to a run of a league or of FTW. Pass `given` to AgentRollouts."""
     network = spec.policy()  # only for its shapes: each worker makes its own network
     # each agent has its own slots, of which one is filled while another is read; past agents and bots fill no slot
     queue = RolloutQueue.of(envs, network, c.unroll, c.actors, slots=2, readers=c.agents, per_agent=True)

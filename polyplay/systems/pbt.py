@@ -21,7 +21,7 @@ from polyplay.workers.role import Kind
 
 @dataclass(frozen=True)
 class Config:
-    """Defaults: Jaderberg et al. 2017, section 4.1, with the shortest interval of that section, in agent steps."""
+    """Defaults: section 4.1 of Jaderberg et al. 2017. `every` is the shortest interval in that section."""
 
     over: str = "a2c"  # system of the members, or module:NAME; give its options as in `polyplay train SYSTEM`
     population: Whole = 0  # members (0: 8; with --exploit none and only lists in --vary, one for each combination)

@@ -18,7 +18,7 @@ from polyplay.workers.crew import Crew
 
 @dataclass(frozen=True)
 class Config(ValueOptions):  # inherits env, core, value, inputs, actions
-    """Defaults: the paper's for Atari. Features that the paper lacks are off; Adam's ε is that of OpenAI baselines."""
+    """Defaults: the paper's settings for Atari, without later features. Adam's ε is from OpenAI baselines."""
 
     atari: str = "baselines"  # preprocessing of Atari games: a preset of docs/guides/atari.md
     lanes: Count = 8  # parallel environments (num-envs), over all replicas

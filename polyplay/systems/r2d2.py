@@ -22,7 +22,7 @@ from polyplay.workers.crew import Crew
 
 @dataclass(frozen=True)
 class Config(AgentOptions):  # inherits env, inputs
-    """Defaults: the paper's table 2 (Atari). The paper has 256 actors. The limit of the gradient norm is SEED's."""
+    """Defaults: table 2 of the paper (Atari), but fewer actors than its 256. The gradient-norm clip is from SEED RL."""
 
     atari: str = "r2d2"  # preprocessing of Atari games: a preset of docs/guides/atari.md
     actors: SomeWorkers = 2  # acting workers, each with its own copy of the weights

@@ -22,7 +22,7 @@ from polyplay.workers.crew import Crew
 
 @dataclass(frozen=True)
 class Config:
-    """Defaults: the paper's, version 2. Actions are a bounded Box, discrete (Christodoulou 2019), or both."""
+    """Defaults: version 2 of the paper. Actions: bounded and continuous, discrete (Christodoulou 2019), or both."""
 
     env: str = "Pendulum-v1"  # environment: a Gymnasium id, module:callable, or toy:NAME
     lanes: Count = 1  # parallel environments (num-envs)

@@ -1,4 +1,4 @@
-"""The weights of an agent as one flat vector: publishing and pulling of versions, updates by gradients."""
+"""Weights of an agent as one flat vector, their publication in versions, and their updates by gradients."""
 
 from polyplay.weights.optimizers import OptimizerSpec, parts_of
 from polyplay.weights.parameter_server import ParameterServer, serve_parameters

@@ -27,12 +27,9 @@ PARTING = 5.0  # seconds to wait for a halt of the run, which would explain the 
 
 
 def join_group(place: tuple[str, int], name: str, rank: int, replicas: int) -> Any:
-    """Join the gloo group that meets at the store `place`. Do not wait for others, which may join later.
-
-    Use the local address of the connection to the store, because the host name's address may be unreachable.
-    """
+    """Join the gloo process group of all replicas, through the TCPStore at `place`. Do not wait for other replicas."""
     with socket.create_connection(place, timeout=60.0) as connection:
-        here = connection.getsockname()[0]
+        here = connection.getsockname()[0]  # the address of the host name may be unreachable
     kind: Any = dist.ProcessGroupGloo
     options, forever = kind._Options(), timedelta(days=100)
     options._devices, options._timeout = [kind.create_device(hostname=here, lazy_init=True)], forever
@@ -41,11 +38,12 @@ def join_group(place: tuple[str, int], name: str, rank: int, replicas: int) -> A
 
 
 class GlooReplica(OpenUpdate):
-    """Update of replicas (learners with equal weights) on several machines, in three rounds of messages to all.
+    """Update of one replica (learner with the same weights as the others), for replicas on several machines.
 
-    The first message has sums, buffers and the gradient of the receiver's part of the weights. The second has the
-    squared norm of the sender's part. The third has that part's new weights. Optimizer statistics of a part are sent
-    only when all replicas save, so a run that fails cannot save.
+    In each update, a replica sends three messages to each other replica: the gradient of the receiver's part of the
+    weights, the squared norm of the averaged gradient of the sender's part, and the new weights of the sender's part.
+    Replicas exchange optimizer statistics only when all of them save. After a failure, no replica has all statistics,
+    so the run cannot save.
     """
 
     def __init__(self, reduce: AllReduce, ctx: WorkerContext, vector: FlatParams, place: tuple[str, int]):
@@ -64,11 +62,11 @@ class GlooReplica(OpenUpdate):
         self.group = join_group(place, str(ctx.incarnation // 1000), self.rank, self.n)
 
     def agree(self, sums: Sums) -> Agree:
-        """See OpenUpdate. Replicas inside `apply` accept this shorter message too, and see that one leaves."""
+        # short messages: a replica in `apply` accepts them instead of its long ones, and then raises Leaving
         return self._meet(sums, [x[:_SUMS].clone() for x in self.sent])
 
     def _meet(self, sums: Sums, messages: Sequence[Tensor]) -> Agree:
-        """Send each replica its message, which begins with `sums`. Return the totals of all replicas' sums."""
+        """Exchange messages with all replicas, with `sums` at the start of each. Return the totals of `sums`."""
         own = np.zeros(_SUMS, np.float32)
         as_doubles(own)[: len(sums)] = sums
         for message in messages:
@@ -83,7 +81,7 @@ class GlooReplica(OpenUpdate):
         return total
 
     def _of_all(self, own: np.ndarray, at: slice) -> list[np.ndarray]:
-        """Return the values of all replicas, by rank. own: this replica's values. at: slice of the others' messages."""
+        """Return an array per replica, by rank: `own` for this replica, else the part `at` of the received message."""
         got = self.got.numpy()[:, at]
         return [*got[: self.rank], own, *got[self.rank :]]
 
@@ -106,7 +104,7 @@ class GlooReplica(OpenUpdate):
         return norm, total
 
     def _gather(self, vector: Tensor) -> Generator[None, None, None]:
-        """Fill a vector [weights], of which each replica has a part, with the other replicas' parts."""
+        """Exchange the replicas' parts of a vector [weights], so that each replica has the whole vector."""
         parts = [vector[at] for at in self.slices]
         if len(vector) < _MANY:
             own, lengths = parts[self.rank], [len(part) for part in parts]
@@ -117,8 +115,7 @@ class GlooReplica(OpenUpdate):
 
     @contextlib.contextmanager
     def writers_paused(self) -> Iterator[None]:
-        """See OpenUpdate. All replicas save after the same updates, so all can gather the statistics of all weights."""
-        if not self.whole:
+        if not self.whole:  # the same in all replicas, which save after the same updates
             for row in self.statistics:
                 for _ in self._gather(row):
                     pass
@@ -145,7 +142,7 @@ class GlooReplica(OpenUpdate):
         self.waited += time.perf_counter() - before
 
     def _tell_lost(self) -> NoReturn:
-        """Raise WorkerLost, which blames another replica, or Closed if the run halts within PARTING seconds."""
+        """Raise WorkerLost for a lost replica. If the run stops within PARTING seconds, raise Closed instead."""
         until = time.monotonic() + PARTING
         while time.monotonic() < until:
             self.ctx.control.check()

@@ -44,7 +44,7 @@ Number = np.float32
 
 
 class OwnOptimizer(torch.optim.Optimizer, ABC):
-    """Base of Polyplay's optimizers. They update parameters one by one. Their state exists before the first step."""
+    """Base of Polyplay's optimizers, whose state exists before the first step."""
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
@@ -71,7 +71,7 @@ class OwnOptimizer(torch.optim.Optimizer, ABC):
 
 
 def in_one_pass(*tensors: Tensor) -> bool:
-    """Tell whether to update in one pass over memory: for many float32 numbers on a CPU, in contiguous tensors."""
+    """Tell whether a compiled loop can update these tensors: contiguous, float32, on a CPU, and longer than FEW."""
     plain = (x.device.type == "cpu" and x.dtype == torch.float32 and x.is_contiguous() for x in tensors)
     return tensors[0].numel() > FEW and all(plain)
 
@@ -84,9 +84,7 @@ BETA2 = 0.999
 
 
 class Adam(OwnOptimizer):
-    """Torch's fused Adam, without the overhead of torch.optim: the kernel is called directly. The state has "step",
-    "exp_avg" and "exp_avg_sq", as in torch.
-    """
+    """Adam, as in torch. The state has "step", "exp_avg" and "exp_avg_sq"."""
 
     def __init__(self, params: Iterable[Tensor], lr: float, eps: float, betas: tuple[float, float]):
         super().__init__(params, {"lr": lr, "eps": eps, "betas": betas})
@@ -97,7 +95,7 @@ class Adam(OwnOptimizer):
 
     def update(self, p: Tensor, grad: Tensor, state: State, group: Group) -> None:
         steps, (beta1, beta2) = state["step"].add_(1), group["betas"]
-        torch._fused_adam_(
+        torch._fused_adam_(  # called directly, without the overhead of torch.optim
             *([p], [grad], [state["exp_avg"]], [state["exp_avg_sq"]], [], [steps]),
             lr=group["lr"],
             beta1=beta1,
@@ -111,10 +109,10 @@ class Adam(OwnOptimizer):
 
 @dataclass(frozen=True)
 class OptimizerPart:
-    """Settings of a part of the weights, `size` consecutive numbers of the vector.
+    """Settings of a part of the weights, which are `size` consecutive numbers of the weight vector.
 
-    rate: factor of the optimizer's learning rate for this part.
-    every: the part takes a step at every `every`-th update.
+    `rate`: factor that multiplies the learning rate for this part.
+    `every`: number of updates after which the part takes a step. 1: it takes a step in each update.
     """
 
     size: int
@@ -123,8 +121,8 @@ class OptimizerPart:
 
 
 def parts_of(network: torch.nn.Module, **parts: tuple[float, int]) -> tuple[OptimizerPart, ...]:
-    """Return the parts of a network's weights that have separate settings. If all settings are (1, 1), return ().
-    parts: (rate, every) of a child module, by the child's name. Other children have (1, 1).
+    """Return the network's weights as parts with separate settings, or () if all settings are the default.
+    `parts`: the settings (rate, every) of child modules, by the child's name. The default is (1, 1).
     """
     found = list[OptimizerPart]()
     for name, x in network.named_parameters():
@@ -136,10 +134,7 @@ def parts_of(network: torch.nn.Module, **parts: tuple[float, int]) -> tuple[Opti
 
 
 class PartsAdam(Adam):
-    """Adam for weights in parts, each with its own learning rate and period.
-
-    The step number of a part counts that part's updates.
-    """
+    """Adam for weights in parts, each with its own learning rate and period. Each part counts its own steps."""
 
     def __init__(self, params: Iterable[Tensor], parts: tuple[OptimizerPart, ...], **given: Any):
         self.parts = parts
@@ -163,14 +158,13 @@ class PartsAdam(Adam):
 class ClippedAdam(Adam):
     """Adam (Kingma & Ba 2015) with the per-parameter clip of OpenAI Five (Berner et al. 2019, appendix C).
 
-    For a gradient Δ, per element, from m = v = 0, at step t:
+    For each element of a gradient Δ, at step t, with m = v = 0 before the first step:
 
-    v ← β₂·v + (1 − β₂)·Δ², v̂ = v/(1 − β₂ᵗ): by the unclipped gradient
+    v ← β₂·v + (1 − β₂)·Δ², v̂ = v/(1 − β₂ᵗ)
     m ← β₁·m + (1 − β₁)·clamp(Δ, ±5·√v̂), m̂ = m/(1 − β₁ᵗ)
     θ ← θ − lr·m̂/(√v̂ + ε)
 
-    v includes the newest gradient. So with β₂ = 0.999, no gradient is clipped in the first 25 steps. Later, clipping
-    leaves at least 0.158 of a gradient. On a CPU, an update is one pass over memory.
+    v includes the newest gradient, without the clip. For β₂ = 0.999, the first 25 steps clip no gradient.
     """
 
     def update(self, p: Tensor, grad: Tensor, state: State, group: Group) -> None:
@@ -191,8 +185,8 @@ ClippedAdamRule = tuple[Number, Number, Number, Number, Number, Number, Number]
 
 @compiled
 def clipped_adam(p: Array, grad: Array, mean: Array, square: Array, rule: ClippedAdamRule) -> None:
-    """Take a step of ClippedAdam on arrays: update θ, m and v by Δ in place, each float32 [n]. rule: lr/(1 − β₁ᵗ), β₁,
-    1 − β₁, β₂, 1 − β₂, 1/√(1 − β₂ᵗ), ε.
+    """Take a step of ClippedAdam on float32 arrays [n]. Update `p`, `mean` and `square` in place.
+    `rule`: the tuple (lr/(1 − β₁ᵗ), β₁, 1 − β₁, β₂, 1 − β₂, 1/√(1 − β₂ᵗ), ε).
     """
     rate, beta1, rest1, beta2, rest2, correction, eps = rule
     for i in range(p.size):
@@ -228,7 +222,7 @@ LISTED = f"{', '.join(NAMES)}, or module:callable"
 
 
 class SGD(OwnOptimizer):
-    """SGD with momentum, as in torch. For a gradient Δ: u ← momentum·u + (Δ + decay·θ) from u = 0; θ ← θ − lr·u."""
+    """SGD with momentum, as in torch: u ← momentum·u + Δ + decay·θ; θ ← θ − lr·u. Δ is the gradient; u begins at 0."""
 
     def __init__(self, params: Iterable[Tensor], lr: float, momentum: float, decay: float) -> None:
         super().__init__(params, {"lr": lr, "momentum": momentum, "decay": decay})
@@ -242,17 +236,15 @@ class SGD(OwnOptimizer):
 
 
 class RMSProp(OwnOptimizer):
-    """RMSProp of every flavor, and AdaGrad. For a gradient Δ, per element:
+    """RMSProp of every flavor, and AdaGrad. For each element of a gradient Δ:
 
-    g ← α·g + (1 − α)·Δ², with g starting at `g0`. With `sums` (AdaGrad), g ← g + Δ², and α is ignored.
+    g ← α·g + (1 − α)·Δ², or g ← g + Δ² if `sums` (AdaGrad). The initial g is `g0`.
     u = Δ/√(g + ε) if `eps_inside`, else Δ/(√g + ε).
     θ ← θ − lr·u
 
-    With `centered`, m ← α·m + (1 − α)·Δ from 0, and max(g − m², 0) replaces g. The maximum is needed because for a
-    constant gradient, g − m² may be a rounding error below −ε.
+    If `centered`, max(g − m², 0) replaces g in u, where m ← α·m + (1 − α)·Δ. The initial m is 0.
 
-    The state ("mean", "square") exists before the first step and is updated in place, so it can be in shared memory. On
-    a CPU, an update is one pass over memory.
+    The state ("mean", "square") exists before the first step. Steps change it in place, so it can be in shared memory.
     """
 
     team: ThreadPool | None = None  # threads that share the one pass
@@ -282,7 +274,6 @@ class RMSProp(OwnOptimizer):
 
 
 def _weights(group: Group) -> tuple[float, float]:
-    """Return the factor of the statistics so far, and the factor of the new gradient."""
     return (1.0, 1.0) if group["sums"] else (group["alpha"], 1.0 - group["alpha"])
 
 
@@ -291,8 +282,8 @@ Rule = tuple[Number, Number, Number, Number, Number]  # learning rate, α, 1 −
 
 @compiled
 def rmsprop(p: Array, grad: Array, square: Array, rule: Rule) -> None:
-    """Take a step of RMSProp on arrays: update θ and g by Δ in place, each float32 [n]. g ← α·g + (1 − α)·Δ², θ ← θ −
-    lr·Δ/(√(g + inside) + outside).
+    """Take a step of RMSProp on float32 arrays [n]. Update `p` and `square` in place.
+    `rule`: the tuple (learning rate, α, 1 − α, ε inside the root, ε outside the root).
     """
     lr, alpha, rest, inside, outside = rule
     for i in range(p.size):
@@ -304,9 +295,7 @@ def rmsprop(p: Array, grad: Array, square: Array, rule: Rule) -> None:
 
 @compiled
 def rmsprop_centered(p: Array, grad: Array, mean: Array, square: Array, rule: Rule) -> None:
-    """Take a step of centered RMSProp on arrays. It is like `rmsprop`, with m ← α·m + (1 − α)·Δ, and max(g − m², 0)
-    instead of g.
-    """
+    """Take a step of centered RMSProp, like `rmsprop`. Update `p`, `mean` and `square` in place."""
     lr, alpha, rest, inside, outside = rule
     for i in range(p.size):
         delta = grad[i]
@@ -318,9 +307,6 @@ def rmsprop_centered(p: Array, grad: Array, mean: Array, square: Array, rule: Ru
 
 
 def _update_rmsprop_in_one_pass(p: Tensor, grad: Tensor, state: State, group: Group, team: ThreadPool | None) -> None:
-    """Update in one pass over memory. team: threads that divide the weights. The results are bitwise the same without
-    them.
-    """
     eps, mean = group["eps"], [state["mean"]] if group["centered"] else []
     where = (eps, 0.0) if group["eps_inside"] else (0.0, eps)
     rule = tuple(np.float32(x) for x in (group["lr"], *_weights(group), *where))
@@ -328,7 +314,7 @@ def _update_rmsprop_in_one_pass(p: Tensor, grad: Tensor, state: State, group: Gr
     loop: Callable[..., None] = rmsprop_centered if group["centered"] else rmsprop
     if team is None:
         loop(*arrays, rule)
-    else:
+    else:  # bitwise the same result
         team.each(lambda i: loop(*(x[team.part(i, x.size)] for x in arrays), rule))
 
 
@@ -337,7 +323,7 @@ SIGNATURE = "module:callable, a function of ([parameter], lr=RATE) that returns 
 
 
 class FirstValues(dict[str, Any]):
-    """Optimizer state of a parameter. The dict `first` keeps the first value that was set for each name."""
+    """State of a parameter in an optimizer. The dict `first` keeps the first value of each entry."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -349,8 +335,9 @@ class FirstValues(dict[str, Any]):
 
 
 def begin_own(make: Make, parameter: Tensor, lr: float) -> torch.optim.Optimizer:
-    """Make a user's optimizer of one parameter, with its state before the first step. Torch's optimizers make this
-    state in the first step. So here, an optimizer of a zero parameter takes that step, with a zero gradient.
+    """Make a user's optimizer of one parameter, with its state before the first step.
+
+    Torch's optimizers create their state in the first step. To get it, a second optimizer takes a step on zeros.
     """
     twin = torch.nn.Parameter(torch.zeros_like(parameter))
     twin.grad, state = torch.zeros_like(twin), FirstValues()
@@ -364,8 +351,8 @@ def begin_own(make: Make, parameter: Tensor, lr: float) -> torch.optim.Optimizer
 
 
 def try_own(make: Make, title: str) -> tuple[str, ...]:
-    """Try a user's optimizer, and return the names of the statistics that it keeps per weight. Raises UserError if the
-    optimizer is not usable.
+    """Test a user's optimizer on four weights. Return the names of the statistics that it keeps per weight. Raises
+    UserError if the optimizer is not usable.
     """
     try:
         state = optimizer_state(begin_own(make, torch.nn.Parameter(torch.zeros(4)), 0.0))
@@ -384,12 +371,12 @@ def try_own(make: Make, title: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class OptimizerSpec:
-    """Description of an optimizer, by name (NAMES), module:callable or callable.
+    """Description of an optimizer: a name from NAMES, module:callable, or a callable.
 
-    clip: bound of the global norm of the (averaged) gradient. 0: no bound.
-    A callable gets ([parameter], lr=RATE), where the parameter is the vector of all weights. It returns a
-    torch.optim.Optimizer. The `lr` of this optimizer's group is set before each step. With a callable, only `clip` is
-    used of the other fields.
+    `clip`: bound of the global norm of the (averaged) gradient. 0: no bound.
+
+    A callable gets ([parameter], lr=RATE), where the parameter is the vector of all weights, and returns a
+    torch.optim.Optimizer. Learners set its learning rate before each step, and use only the fields `name` and `clip`.
     Raises UserError if the name is unknown, or if a callable returns something else.
     """
 
@@ -452,9 +439,9 @@ def optimizer_state(optimizer: torch.optim.Optimizer) -> State:
 def pure_step(
     spec: OptimizerSpec, weights: Tensor, grad: Tensor, state: Sequence[Tensor], rate: Tensor
 ) -> tuple[Tensor, list[Tensor], Tensor]:
-    """Clip a gradient [W] and take a step, as a pure function of tensors. Return the new weights [W], the new state,
-    and the norm before the clip []. A gradient that is not finite changes nothing. state: the tensors of
-    `optimizer_state`, in that order. rate: the learning rate, [].
+    """Clip a gradient [W] and take a step, as a pure function of tensors. A gradient that is not finite changes
+    nothing. Return the new weights [W], the new state, and the norm before the clip [].
+    `state`: tensors of `optimizer_state`, in the order of its entries. `rate`: learning rate [].
     """
     norm = torch.linalg.vector_norm(grad)
     if spec.clip:
@@ -469,7 +456,6 @@ def pure_step(
 def _pure_adam(
     spec: OptimizerSpec, weights: Tensor, grad: Tensor, state: Sequence[Tensor], rate: Tensor
 ) -> list[Tensor]:
-    """Take a step of Adam or ClippedAdam."""
     (steps, mean, square), beta1, beta2 = state, spec.beta1, BETA2
     steps = steps + 1
     first, second = (1.0 - beta ** steps.double() for beta in (beta1, beta2))
@@ -484,7 +470,6 @@ def _pure_adam(
 def _pure_parts(
     spec: OptimizerSpec, weights: Tensor, grad: Tensor, state: Sequence[Tensor], rate: Tensor
 ) -> list[Tensor]:
-    """Take a step of PartsAdam."""
     updates, sizes = state[0] + 1, [part.size for part in spec.parts]
     columns = zip(*(x.split(sizes) for x in (weights, grad, *state[1:])), strict=True)
     made = list[list[Tensor]]()
@@ -500,7 +485,6 @@ def _pure_parts(
 def _pure_rmsprop(
     spec: OptimizerSpec, weights: Tensor, grad: Tensor, state: Sequence[Tensor], rate: Tensor
 ) -> list[Tensor]:
-    """Take a step of RMSProp."""
     flavor = FLAVORS[str(spec.name)]
     alpha, rest = _weights({**flavor, "alpha": spec.decay})
     *mean, square = state
@@ -514,7 +498,6 @@ def _pure_rmsprop(
 def _pure_sgd(
     spec: OptimizerSpec, weights: Tensor, grad: Tensor, state: Sequence[Tensor], rate: Tensor
 ) -> list[Tensor]:
-    """Take a step of SGD."""
     momentum = spec.momentum * state[0] + (grad + 2 * spec.l2 * weights)
     return [weights - rate * momentum, momentum]
 
@@ -531,14 +514,14 @@ def load_state(optimizer: torch.optim.Optimizer, saved: State) -> None:
 
 
 def set_step(optimizer: torch.optim.Optimizer, count: int) -> None:
-    """Set Adam's count of steps. Other optimizers have no such count."""
+    """Set the step count of Adam. Do nothing for an optimizer without a step count."""
     if (step := optimizer_state(optimizer).get("step")) is not None:
         step.fill_(count)
 
 
 def share_statistics(optimizer: torch.optim.Optimizer, memory: Tensor, fill: bool) -> None:
-    """Move the statistics of an optimizer of one parameter to `memory` [n, weights], which other optimizers may share.
-    fill: whether to write the statistics into `memory`. Otherwise, the contents of `memory` become the statistics.
+    """Move an optimizer's statistics to `memory` [statistics, weights], which other optimizers may share.
+    `fill`: whether to write the statistics into `memory`. Otherwise, the optimizer takes over the contents of `memory`.
     """
     state = optimizer_state(optimizer)
     for name, row in zip([k for k, x in state.items() if x.ndim], memory, strict=True):
@@ -548,9 +531,9 @@ def share_statistics(optimizer: torch.optim.Optimizer, memory: Tensor, fill: boo
 def slice_statistics(
     whole: torch.optim.Optimizer, make: Callable[[torch.nn.Parameter], torch.optim.Optimizer], at: slice
 ) -> torch.optim.Optimizer:
-    """Make an optimizer for the part `at` of the weights of the optimizer `whole`. `whole` has one flat parameter and
-    shared statistics. The two optimizers share weights, statistics and the count of steps. The caller sets the part's
-    gradient. make: makes an optimizer of the same kind as `whole`.
+    """Return an optimizer of the weights in slice `at`. It shares weights, statistics and step count with `whole`.
+    `whole`: optimizer of one flat parameter, with shared statistics.
+    `make`: makes an optimizer of the same class. The new optimizer's parameter has no gradient yet.
     """
     parameter = torch.nn.Parameter(whole.param_groups[0]["params"][0].data[at])
     made = make(parameter)

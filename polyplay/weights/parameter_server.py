@@ -1,13 +1,12 @@
-"""Gorila's parameter server (Nair et al. 2015): workers that hold parts of the weights and apply the learners'
-gradients.
+"""Gorila's parameter server (Nair et al. 2015): workers hold parts of the weights, and apply the learners' gradients.
 
-The weights are one vector, divided into parts ("shards"). Each part has a worker process that applies incoming
-gradients, with its own count of updates and its own optimizer statistics.
+The weights are one vector, divided into parts ("shards"). Each part has a worker process (ParameterShard), which counts
+the part's updates and holds the part's optimizer statistics.
 
-A learner pulls the parts, each at its own version, and computes a gradient. For each part, the learner writes the
-part's slice of the gradient to a slot (shared memory of one learner and part), with the part's version. A
-ParameterShard applies the slice. A learner does not wait for others' rollouts, but only until its last gradient was
-taken from a slot.
+A learner pulls the weights, computes a gradient, and writes each part's slice of the gradient to a slot. A slot is
+shared memory of one learner and one part. The part's worker applies the slice, which makes the slot free again. A
+learner waits only for free slots, never for the rollouts of other learners. Parts may have different versions, so each
+slice is sent with the version of its part.
 """
 
 from __future__ import annotations
@@ -43,17 +42,15 @@ LAGS = 64  # bins of the histogram of gradients' staleness; the last bin also co
 
 
 class ParameterServer(update.SharedWeights):
-    """Shared weights in `shards` parts, with a worker (`serve_parameters`) for each part, which applies gradients to
-    it.
+    """Shared weights in `shards` parts. Each part has a worker (`serve_parameters`) that applies gradients to it.
 
-    weights, size: number of parameters, and length of the whole vector (params.param_sizes). Floating buffers belong to
-        the last part, which averages the learners' buffers.
-    workers: largest number of learners. Learner 0 provides the first weights.
-    stale: a part's worker drops a gradient whose weights are more than `stale` of the *part's* updates old. 0: none is
-        dropped. Gradients are clipped by their own global norm.
+    `weights`, `size`: number of parameters, and length of the whole vector (params.param_sizes). Floating buffers
+        belong to the last part, whose worker averages the learners' buffers.
+    `workers`: largest number of learners. Learner 0 provides the first weights.
+    `stale`: a gradient is dropped if its part had more than `stale` updates since the learner's pull. 0: drop none.
 
-    Actors use this class like Params (`wait`, `pull`, `publish`), but there are no rounds: actors never wait for
-    learning. Raises UserError if `shards` is not from 1 to `weights`.
+    Learners clip a gradient by its global norm. Actors use this class like Params (`wait`, `pull`, `publish`). Raises
+    UserError if `shards` is not from 1 to `weights`.
     """
 
     pauses = True
@@ -86,7 +83,7 @@ class ParameterServer(update.SharedWeights):
         return f"{self.weights:,} weights, in {self.shards} parts, each with its version"
 
     def describe(self) -> list[str]:
-        """Return the lines of a diagram about one worker that serves a part."""
+        """Return the lines about one part's worker, for its box in a diagram."""
         most = max(p.stop - p.start for p in self.parts)
         rows = [f"part    {most:,} weights, {self.optim.title}'s {', '.join(self.optim.statistics)}"]
         return rows + [f"drops   gradients more than {self.stale} of its updates old"] * bool(self.stale)
@@ -102,14 +99,14 @@ class ParameterServer(update.SharedWeights):
     # ------------------------------------------------------------------------------------- like Params
 
     def wait(self, atleast: int, reader: int, timeout: float) -> bool:
-        """Wait at most `timeout` seconds, and tell whether weights exist; there are no rounds. Raises Closed."""
+        """Tell whether weights exist. If not, first wait at most `timeout` seconds. Raises Closed if the run ends."""
         self.check()
         if not self.counts.ready:
             time.sleep(min(timeout, 0.005))
         return self.counts.ready
 
     def pull(self, vector: FlatParams, have: int = -1) -> int:
-        """Copy the newest weights into `vector`, unless `have` is their version. Return their version."""
+        """Copy the newest weights into `vector`, and return their version. If `have` is that version, copy nothing."""
         self.check()
         if self.counts.version == have:
             return have
@@ -121,13 +118,15 @@ class ParameterServer(update.SharedWeights):
     # ------------------------------------------------------------------------------------------------ parts
 
     def fetch(self, vector: FlatParams, versions: np.ndarray) -> np.ndarray:
-        """Copy each part into `vector` whose version differs from `versions` [shards]. Update `versions` in place."""
+        """Copy parts into `vector` if their version differs from `versions` [shards]. Return the updated `versions`."""
         for k in np.flatnonzero(self.shard[:, VERSION] != versions):
             versions[k] = self.newest[k].read(vector.flat[self.parts[k]], self.check)
         return versions
 
     def fill(self, vector: FlatParams, versions: list[int], version: int, learnt: float) -> None:
-        """Write the first weights and start the parts' workers, as worker 0. Statistics must already be in place."""
+        """Write the first weights and let the parts' workers begin. Learner 0 calls this after it has set the
+        statistics.
+        """
         for part, newest, of_part in zip(self.parts, self.newest, versions, strict=True):
             newest.write(vector.flat[part], of_part)
         self.shard[:, VERSION], self.shard[:, FILLED] = versions, 1
@@ -143,23 +142,17 @@ class ParameterServer(update.SharedWeights):
         return self._bells[shard]
 
     def reply(self, worker: int) -> Semaphore:
-        """Return the semaphore ("bell") on which a learner waits for the parts' workers."""
+        """Return the semaphore by which the parts' workers wake a learner."""
         return self._bells[self.shards + worker]
 
     def held(self, number: int) -> np.ndarray:
-        """Return for each part, as bool [shards], whether it cannot change while HOLD is `number`.
-
-        The part's worker must be idle. If it is on another machine, it must have paused for `number`, because then its
-        last changes have arrived here.
-        """
+        """Return for each part, as bool [shards], whether it cannot change now. `number`: present value of HOLD."""
+        # a worker elsewhere has paused once it says so: its last changes have arrived here before
         elsewhere = [self.bell(k).relayed is not None for k in range(self.shards)]
         return np.where(elsewhere, self.shard[:, HELD] == number, self.shard[:, BUSY] == 0)
 
     def crossing(self) -> Crossing:
-        """Return the flows (data sent between machines). These are slices of gradients to shards, parts of weights to
-        learners, and, between learner 0 and each shard, the initial state and the state for checkpoints. The header is
-        last, because shards act on it.
-        """
+        """Return the flows of data between machines: gradients, new weights, and the parts' state for checkpoints."""
         flows: list[Flow] = []
         learners = [End("update", w) for w in range(self.workers)]
         for k, (cells, part) in enumerate(zip(self.shard, self.parts, strict=True)):
@@ -177,12 +170,13 @@ class ParameterServer(update.SharedWeights):
                 Cells(shard, learners[:1], [cells[HELD : HELD + 1]], [self.reply(0)], whole=[own]),
             ]
         flows += [Cells(end, [EVERYONE], [self.counters[end.i]]) for end in learners]
+        # the header is last, because shards react to its changes
         flows.append(Cells(learners[0], [EVERYONE], [self.head], [self.bell(k) for k in range(self.shards)]))
         bells = [(self.bell(k), End("server", k)) for k in range(self.shards)]
         return Crossing(flows, bells + [(self.reply(end.i), end) for end in learners], self.close)
 
     def totals(self) -> dict[str, np.ndarray]:
-        """Return counts for reports: gradients applied and dropped, versions, staleness, losses without an update."""
+        """Return counts for reports: gradients applied and dropped, versions, staleness, losses without update."""
         columns = {"applied": APPLIED, "stale": STALE, "versions": VERSION}
         return {
             **{name: self.shard[:, column].copy() for name, column in columns.items()},
@@ -258,7 +252,7 @@ class _Server(update.OpenUpdate):
                 self.waited += time.perf_counter() - before
 
     def _write(self, k: int, gradient: np.ndarray, buffers: np.ndarray, rate: float) -> bool:
-        """Write slot k, with WRITTEN last, so that a killed writer has no effect. Return False if it is not free."""
+        """If the slot of part `k` is free, write the part's slice of the gradient to it. Return whether it was free."""
         marks, part = self.marks[k], self.server.parts[k]
         if marks[WRITTEN] != marks[TAKEN]:
             return False
@@ -268,13 +262,13 @@ class _Server(update.OpenUpdate):
         self.slots[end : part.stop] = buffers[: part.stop - end]
         self.rate[k], marks[BASE] = rate, self.versions[k]
         memory_barrier()
-        marks[WRITTEN] += 1
+        marks[WRITTEN] += 1  # last, so that a learner that is killed before has no effect
         self.server.bell(k).post()
         return True
 
     @contextlib.contextmanager
     def writers_paused(self) -> Iterator[None]:
-        """Pause all parts' workers within this context. First pull the weights of all parts."""
+        """Pull the weights of all parts while the parts' workers pause. The pause ends with the context."""
         head, server = self.server.head, self.server
         head[HOLD] |= 1  # an odd number stays odd, in a nested context
         memory_barrier()
@@ -348,7 +342,7 @@ def serve_parameters(ctx: WorkerContext, *, server: ParameterServer) -> Iterator
 
 
 class ParameterShard:
-    """Applies gradients to one part of the weights. Only the part's worker writes this part's numbers and counts."""
+    """Applies gradients to one part of the weights. After the start, only the part's worker changes that part."""
 
     def __init__(self, server: ParameterServer, k: int):
         part, self.newest = server.parts[k], server.newest[k]
@@ -365,9 +359,7 @@ class ParameterShard:
         self.averaged = set[int]()  # learners whose floating buffers were averaged so far
 
     def sweep(self) -> int:
-        """Apply or drop all pending gradients, and return their number. It is 0 while a learner reads all parts
-        (writers_paused).
-        """
+        """Apply or drop all pending gradients, and return their number. While a learner saves, return 0."""
         server, head = self.server, self.server.head
         while self.bell.wait(0.0):
             pass
@@ -396,9 +388,7 @@ class ParameterShard:
         return len(waiting)
 
     def _take(self, w: int, first: bool) -> None:
-        """Apply the gradient of learner `w`, unless it is too old. first: whether it is the first that this sweep
-        applies.
-        """
+        """Apply learner `w`'s gradient, unless it is too old. `first`: whether this sweep has applied none before."""
         lag = self.version - int(self.slots[w, BASE])
         self.lags[min(lag, LAGS - 1)] += 1
         self.counters[LAG_SUM] += lag
@@ -419,11 +409,7 @@ class ParameterShard:
         self.counters[APPLIED] += 1
 
     def _average(self, w: int, of: int, into: int) -> None:
-        """Average the floating buffers of learner `w` with the server's.
-
-        An average of such statistics is a valid statistic (nets.policy). A sum of the learners' changes is not, because
-        each learner began at 0 while its replay filled.
-        """
+        """Average the floating buffers of learner `w` with the server's."""
         self.averaged.add(w)
         copies, gradient, n = self.server.copies, self.server.gradient, len(self.averaged)
         if self.tail.start >= self.tail.stop:  # the buffers belong to another part
@@ -431,4 +417,5 @@ class ParameterShard:
         ends = self.server.weights, int(self.server.head[DOUBLES])
         rows = (buffers_in(row, *ends) for row in (copies[of], gradient[w], copies[into]))
         for mean, own, out in zip(*rows, strict=True):
+            # not a sum of the learners' changes, because each learner began at 0 while its replay filled
             out[:] = mean + (own - mean) / n

@@ -1,8 +1,8 @@
-"""Weights of an agent as one vector in memory, and their exchange between workers: versions, snapshots, caches.
+"""Weights of an agent as one vector in memory, and the ways in which workers exchange them.
 
-The current weights of one agent are one vector. A module's tensors are views of it, and any worker may read a versioned
-copy. vector = [parameters | floating buffers]. Optimizers see one flat Parameter (the first part) and one flat
-gradient. Publishing, pulling, checkpoints and averages over replicas contain both parts.
+The vector of an agent is [parameters | floating buffers]. The tensors of a module are views of the vector. Workers
+publish, pull, save and average whole vectors, but an optimizer sees only the parameters, as one flat Parameter with one
+flat gradient.
 """
 
 from __future__ import annotations
@@ -36,29 +36,29 @@ class SharedArrays(Closable, Edge):
 
 
 class TwoCopies:
-    """Two copies of a vector in shared memory, so that readers always find a whole version.
+    """Two copies of a vector in shared memory, so that readers never get a mix of two versions.
 
-    Readers read the newest whole copy. The only writer fills the other copy, and marks the begin and end of writing. So
-    a reader detects a mix of two versions, and reads again.
+    Readers copy the newest complete copy. A single writer writes to the other copy. If a copy changes while a reader
+    copies it, the reader notices this and tries again.
     """
 
     def __init__(self, cells: np.ndarray, copies: np.ndarray):
-        """cells: int64 [5], zeros at first. copies: float32 [2, n]."""
+        """`cells`: int64 [5], state of the copies, zeros at first. `copies`: float32 [2, n]."""
         self._active, self._begun, self._done = cells[:1], cells[1:3], cells[3:5]
         self._copies = [torch.from_numpy(copy) for copy in copies]
 
     @property
     def active(self) -> int:
-        """Index of the newest whole copy."""
+        """Index of the newest complete copy."""
         return int(self._active[0])
 
     def begin(self, version: int) -> None:
-        """Mark the copy that is not active as being written. The version is `version` or a later one."""
-        self._begun[1 - self.active] = version + 1  # + 1: zero means never written
+        """Mark the copy that is not active as being written."""
+        self._begun[1 - self.active] = version + 1  # + 1: zero means never written; `end` may get a later version
         memory_barrier()
 
     def end(self, version: int) -> None:
-        """Mark the copy that is not active as whole and newest, so that it becomes the active copy."""
+        """Mark the copy that is not active as complete, and make it the active copy."""
         into = 1 - self.active
         self._begun[into] = version + 1
         memory_barrier()
@@ -72,9 +72,7 @@ class TwoCopies:
 
     @torch.no_grad()
     def read(self, into: Tensor, check: Callable[[], None]) -> int:
-        """Copy the newest whole copy into `into`. Return its version. check: function that is called before each try
-        and may raise.
-        """
+        """Copy the active copy into `into`, and return its version. Call `check`, which may raise, before each try."""
         while True:
             check()
             at = self.active
@@ -96,10 +94,9 @@ NetworkOrFactory = nn.Module | PolicyFactory
 
 
 def param_sizes(of: NetworkOrFactory) -> tuple[int, int]:
-    """Return the length of a network's gradient (parameters), and of its vector (parameters and floating buffers).
+    """Return the number of a network's parameters, and the length of its vector (parameters and floating buffers).
 
-    of: the network, or its factory.
-    Raises UserError if it is neither.
+    `of`: a network, or a factory of networks. Raises UserError for any other object.
     """
     module = of() if isinstance(of, PolicyFactory) else of
     if not isinstance(module, nn.Module):
@@ -115,16 +112,15 @@ Named = list[tuple[str, torch.Tensor]]
 
 
 def _buffers(module: nn.Module) -> tuple[Named, Named]:
-    """Return two lists: the floating buffers in float32, and those in float64."""
+    """Return a module's floating buffers as two lists of (name, tensor): those in float32, and those in float64."""
     floating = [(k, b) for k, b in module.named_buffers() if b.is_floating_point()]
     doubles = [(k, b) for k, b in floating if b.dtype == torch.float64]
     return [(k, b) for k, b in floating if b.dtype != torch.float64], doubles
 
 
 def named_views(module: nn.Module, weights: torch.Tensor, buffers: torch.Tensor) -> dict[str, torch.Tensor]:
-    """Return a module's parameters and floating buffers by name, as views of the vector.
-
-    weights, buffers: the vector's two parts. float64 numbers begin at even indices of the vector.
+    """Return a module's parameters and floating buffers by name, as views of the module's vector.
+    `weights`, `buffers`: the two parts of the vector.
     """
     singles, doubles = _buffers(module)
     at = len(buffers) - 2 * sum(b.numel() for _, b in doubles)
@@ -153,13 +149,13 @@ class FlatParams:
     """Joins all weights of a module in one flat tensor. Parameters, gradients and floating buffers become views of flat
     tensors.
 
-    Zero gradients in place (`zero_grad`), and never set them to None. Don't move the module afterward (`.to`).
-    memory: float32 [size], an array, or a tensor on the module's device, to hold the weights. Several modules may share
-        a memory, each with its own gradient. (A shared module would share `.grad` too, and trip autograd's version
-        counter.)
-    write: whether to write the module's weights into the memory. Otherwise the module takes the memory's contents.
-    grad: float32 [weights or more], to hold the gradient of a module on a CPU.
-    doubles: index of the vector at which float64 buffers begin. Without such buffers, it is the vector's length.
+    Set gradients to zero only by `zero_grad`, and don't move the module to another device. Otherwise, its tensors would
+    no longer be views.
+    `memory`: float32 [size] for the weights, an array or a tensor on the module's device. Several modules may share it.
+    `write`: whether to write the module's weights into `memory`. Otherwise, the module takes the contents of `memory`.
+    `grad`: float32 [weights or more] for the gradient of a module on a CPU.
+
+    The attribute `doubles` is the index of the vector's first float64 number, or its length if it has none.
     """
 
     def __init__(
@@ -203,7 +199,7 @@ class FlatParams:
         self.grad.zero_()
 
     def read(self) -> np.ndarray:
-        """Return the vector, float32 [size]. On a CPU it is a view of the vector, else a copy."""
+        """Return the vector, float32 [size]: on a CPU a view, on a GPU a copy."""
         return self._host if self._host is not None else self.flat.cpu().numpy()
 
     def write(self, vector: np.ndarray) -> None:
@@ -212,9 +208,7 @@ class FlatParams:
 
 
 def buffers_in(flat: Any, weights: int, doubles: int) -> list[Any]:
-    """Return views of a vector's floating buffers: first those in float32, then those in float64, which begin at
-    `doubles`.
-    """
+    """Return views of a vector's floating buffers: those in float32, and those in float64, from `doubles` on."""
     return [flat[weights:doubles], as_doubles(flat[doubles:])]
 
 
@@ -236,12 +230,11 @@ WAITS, PACED = 1, 2  # a reader waits for any weights; for the weights of a roun
 
 
 class Params(SharedArrays):
-    """Published weights of an agent, with a version. One worker writes them, and up to `readers` workers read them.
+    """Published weights of an agent, with a version, one writer, and up to `readers` readers.
 
-    No reader uses a mix of two versions. There are two copies in shared memory, and the writer fills the copy that
-    readers do not use (TwoCopies). `version` counts optimizer updates. Rows store the version that acted, from which
-    the lag (age of the weights in updates) is computed. `round` is the number for which actors with a limited `--lag`
-    wait.
+    `version` counts optimizer updates. A rollout stores the version of the weights that acted. The number of updates
+    since then is the rollout's lag. `round` counts rounds of rollouts. With a limited `--lag`, actors wait for the
+    weights of a round.
     """
 
     LOCAL = ("_newest", "_locked")
@@ -287,7 +280,7 @@ class Params(SharedArrays):
         round: int,  # noqa: A002 - the design's word
         learnt: np.ndarray | None = None,
     ) -> None:
-        """Publish these weights. `learnt`: how many rollouts of each reader the weights were trained on."""
+        """Publish these weights. `learnt`: for each reader, how many of its rollouts the weights were trained on."""
         if not self._locked:
             self._locked = True
             page_lock(self.block, vector.flat.device)
@@ -315,22 +308,21 @@ class Params(SharedArrays):
             self._bells[int(i)].post()
 
     def waits(self, readers: slice) -> bool:
-        """Tell whether all of these readers wait for weights now."""
+        """Tell whether each of the given readers waits for weights now."""
         return bool(self._waiting[readers].all())
 
     def stay(self, readers: slice, learnt: np.ndarray) -> None:
-        """Let these readers continue, because no newer weights will come of their rollouts so far.
-
-        `learnt`: number of each reader's rollouts so far.
+        """Let the given readers continue with their present weights, because their rollouts lead to no update yet.
+        `learnt`: for each reader, the number of its rollouts so far.
         """
         self._learnt[readers] = learnt
         self._wake()
 
     def wait(self, atleast: int, reader: int, timeout: float, learnt: int = 0) -> bool:
-        """Wait for new weights, at most `timeout` seconds. Return whether they have arrived.
+        """Wait at most `timeout` seconds for new weights. Return whether new weights have arrived.
 
-        atleast: wait until `round` is at least this number.
-        `learnt`: also wait until the weights were trained on this number of the reader's rollouts.
+        `atleast`: least `round` of the weights.
+        `learnt`: least number of the reader's rollouts that the weights must have been trained on.
         Raises Closed when the run stops.
         """
 
@@ -351,7 +343,7 @@ class Params(SharedArrays):
         return there()
 
     def pull(self, vector: FlatParams, have: int = -1) -> int:
-        """Copy the newest weights into `vector`, unless `have` is their version. Return their version."""
+        """Copy the newest weights into `vector`, and return their version. If `have` is that version, copy nothing."""
         self.check()
         if self.round < 0:
             raise RuntimeError("nothing was published yet")
@@ -362,13 +354,10 @@ OFTEN, SELDOM = 4, 1.0  # most versions sent to a machine per rollout; most seco
 
 
 class WeightFlow(Flow):
-    """Sends published weights to readers on another machine, with version, round, and counts of rollouts trained on.
+    """Sends published weights, with their version, round and `learnt` (see Params), to readers on another machine.
 
-    Readers that wait for rounds get the first version of each round. Other readers get the newest version: at once if a
-    reader waits, else at most four times per rollout. The readers' machine sends back whether readers wait.
-
-    AlphaGo Zero's judge publishes the weights of the best player, the champion. From another machine, the judge also
-    sends the champion's checkpoint.
+    A reader that waits for a round gets the first version of each round. A reader that waits for any weights gets the
+    newest version at once. If no reader waits, at most four versions per rollout are sent, or at least one a second.
     """
 
     both = True
@@ -382,12 +371,9 @@ class WeightFlow(Flow):
         self._vector = torch.empty(params.size)
 
     def activate(self, gives: bool) -> None:
-        """Wake the connection between the machines when a reader starts to wait, and, on the publisher's side, when
-        weights are published.
-        """
-        if not gives:
+        if not gives:  # readers that wait wake the connection to the publisher's machine
             self.params._bells[self.params.readers].relay(self.traffic.relay)
-        elif across := self._readers(not self.traffic.away):
+        elif across := self._readers(not self.traffic.away):  # a publication wakes the connection to the readers
             self.params._waiting[across[0]] = 1
 
     def _readers(self, away: bool) -> list[int]:
@@ -423,7 +409,7 @@ class WeightFlow(Flow):
             yield WAITING, 0, [np.array([new])]
             return
         params, (version, rounds, learnt) = self.params, new
-        if self.traffic.away:
+        if self.traffic.away:  # a judge (AlphaGo Zero) on another machine also sends the champion's checkpoint
             yield from self.traffic.files("checkpoints/champion-*/*/*/*", keep=True)
             yield from self.traffic.files("checkpoints/champion-*/manifest.json", keep=True)
         vector = []
@@ -447,7 +433,7 @@ class WeightFlow(Flow):
 
 
 class WeightCache:
-    """A reader's copy of the weights. The reader acts with it for `rollouts` rollouts before it pulls newer weights."""
+    """A reader's copy of the weights. The reader pulls newer weights after every `rollouts` rollouts."""
 
     def __init__(self, vector: FlatParams, rollouts: int = 1):
         self.vector, self.rollouts = vector, rollouts
@@ -458,7 +444,7 @@ class WeightCache:
         self.age = (self.age + 1) % self.rollouts
 
     def save(self) -> Batch:
-        """Return the state for a checkpoint. It is {} if newer weights are due."""
+        """Return the state for a checkpoint. Return {} if the reader pulls new weights before its next rollout."""
         state = {"age": np.array(self.age), "version": np.array(self.version)}
         return {**state, "vector": np.array(to_host(self.vector.flat))} if self.age else {}
 
@@ -474,11 +460,9 @@ _NUMBER, _SNAPSHOT_VERSION, _STEPS = 0, 1, 2  # cells of the head
 
 
 class AgentSnapshot(SharedArrays):
-    """Weights and optimizer state that one learner writes and another learner reads, in turns, so that an agent can
-    copy another.
+    """Weights and optimizer state of one agent, which its learner writes so that another agent can copy them.
 
-    number: number of the copy order for which they were written. It is 0 during a write, so a writer that dies leaves
-        no snapshot.
+    `number`: number of the copy order that the snapshot is for. While the snapshot is written, the number is 0.
     """
 
     _head = shared_array(np.int64, lambda _: (8,))
@@ -486,7 +470,7 @@ class AgentSnapshot(SharedArrays):
     _statistics = shared_array(np.float32, lambda s: (len(s.statistics), s.weights))
 
     def __init__(self, network: NetworkOrFactory, statistics: Sequence[str]):
-        """statistics: names of the numbers that the optimizer keeps per weight (OptimizerSpec)."""
+        """`statistics`: names of the numbers that the optimizer keeps for each weight (OptimizerSpec)."""
         self.statistics = tuple(statistics)
         self.weights, self.size = param_sizes(network)
         super().__init__()
@@ -498,8 +482,8 @@ class AgentSnapshot(SharedArrays):
         return Crossing()
 
     def write(self, number: int, vector: FlatParams, optimizer: torch.optim.Optimizer, version: int) -> None:
-        """Write a snapshot for the copy order with this number."""
-        self._head[_NUMBER] = 0
+        """Write a snapshot for copy order `number`."""
+        self._head[_NUMBER] = 0  # during the write, so that a killed writer leaves no partial snapshot
         memory_barrier()
         state = optimizer_state(optimizer)
         torch.from_numpy(self._vector).copy_(vector.flat)
@@ -511,7 +495,7 @@ class AgentSnapshot(SharedArrays):
 
     @torch.no_grad()
     def read(self, vector: FlatParams, optimizer: torch.optim.Optimizer) -> int:
-        """Load the snapshot into a learner's vector and optimizer. Return the version of its weights."""
+        """Load the snapshot into a learner's vector and optimizer. Return the version of the loaded weights."""
         memory_barrier()
         state = {k: torch.tensor(x) for k, x in zip(self.statistics, self._statistics, strict=True)}
         if "exp_avg" in state:
@@ -537,11 +521,11 @@ _LAST = 0  # cell: the number of the run's last save; 0: not known yet
 
 
 class AgentParams(SharedArrays):
-    """Published weights (Params) of several agents, which train separately until the run ends.
+    """Published weights (Params) of several agents, which train separately.
 
-    The run ends when the agents have together trained on the run's number of steps. A checkpoint is complete once each
+    The run ends when all agents together have trained on the run's agent steps. A checkpoint is complete once each
     agent has added its part.
-    snapshot: memory through which an agent copies another agent's weights. None: agents do not copy each other.
+    `snapshot`: memory through which an agent copies another agent's weights, or None if agents do not copy each other.
     """
 
     learnt = shared_array(np.float64, lambda p: (len(p.each),))  # agent steps trained on, by agent
@@ -550,7 +534,7 @@ class AgentParams(SharedArrays):
     def __init__(
         self, network: NetworkOrFactory, agents: int, readers: int = 1, statistics: Sequence[str] | None = None
     ):
-        """statistics: names of the numbers that the optimizer keeps per weight, if agents copy each other."""
+        """`statistics`: names of the optimizer's numbers per weight, or None if agents do not copy each other."""
         self.snapshot = None if statistics is None else AgentSnapshot(network, statistics)
         self.each = [Params.of(network, readers) for _ in range(agents)]
         super().__init__()
@@ -574,7 +558,7 @@ class AgentParams(SharedArrays):
         return self.block.nbytes + snapshot + sum(params.nbytes for params in self.each)
 
     def crossing(self) -> Crossing:
-        """Return the flows (data sent between machines) of each agent's weights. Learners are on the main machine."""
+        """Return each agent's flow of weights to other machines. All learners are on the main machine."""
         bells = [bell for params in self.each for bell in params.crossing().bells]
         return Crossing([WeightFlow(params, MAIN) for params in self.each], bells, self.close)
 
@@ -591,10 +575,10 @@ class AgentParams(SharedArrays):
             params.close()
 
     def save_number(self, saves: int, agent: int, last: bool) -> int | None:
-        """Return the number of the save to which an agent's part belongs. Numbers count within this session.
+        """Return the number of the checkpoint to which an agent's part belongs, counted from the start of this session.
 
-        saves: number of save requests so far.
-        last: whether this save ends the run. Agent 0 decides its number for all agents. Until then, the result is None.
+        `saves`: number of save requests so far.
+        `last`: whether this checkpoint ends the run. Agent 0 chooses its number. Before that, return None.
         """
         cells = self._cells
         if last and not agent and not cells[_LAST]:

@@ -1,5 +1,5 @@
 """Updates of weights by gradients. Local is for a single learner, and AllReduce averages the gradients of several
-learners. Hogwild and Chunked are asynchronous: workers change shared weights without waiting for each other.
+learners. In Hogwild and Chunked, workers change shared weights without waiting for each other.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ UPDATES, STEPS, REFUSED = 0, 1, 2  # cells of a worker: updates, agent steps tra
 
 
 class Counts:
-    """Counts of updates, and of agent steps trained on, by all workers that change the same weights.
+    """Number of updates, and of agent steps trained on, by all workers that change the same weights.
 
-    head: int64 [3 or more], counts of earlier runs. None: the array is made in this process's memory.
-    cells: int64 [workers, 3 or more]. Each worker writes one row. None: as for `head`.
-    worker: index of the row that `add` writes.
-    parts: int64 [n], the number of updates of each part of the weights, if these numbers differ.
+    `head`: int64 [3 or more], the counts with which the run began. None: a new array.
+    `cells`: int64 [workers, 3 or more], a row of counts for each worker. None: a new array with one row.
+    `worker`: index of the row that `add` changes.
+    `parts`: int64 [n], the number of updates of each part of the weights, if parts are updated separately.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class Counts:
         self.fresh = worker == 0 and not self.ready
 
     def of(self, worker: int) -> Counts:
-        """Return an object with the same counts, to which the given worker adds."""
+        """Return the same counts for the given worker, whose row `add` then changes."""
         return Counts(self.head, self.cells, worker, self.parts)
 
     @property
@@ -76,14 +76,12 @@ class Counts:
 
     @cached_property
     def begun(self) -> int:
-        """Version of the weights with which this run began. It is valid once the first weights exist."""
+        """Version of the weights at the start of this run. The number is valid once the first weights exist."""
         return int(self.head[BEGUN])
 
     @property
     def version(self) -> int:
-        """Number of updates of the weights. If parts of the weights have separate counts, this is the mean over the
-        parts.
-        """
+        """Number of updates of the weights, or the mean over the parts if each part has a separate number."""
         if self.parts is not None:
             return int(self.parts.sum()) // len(self.parts)
         return int(self.head[BEGUN]) + self._sum(UPDATES)
@@ -94,31 +92,29 @@ class Counts:
         return float(int(self.head[LEARNT]) + self._sum(STEPS))
 
     def _sum(self, column: int) -> int:
-        """Return the sum of a column of counts over all workers. For a single worker, that is its count: NumPy's sum
-        takes ten times as long.
-        """
+        # NumPy's sum takes ten times as long as one number
         return int(self.own[column] if self.alone else self.cells[:, column].sum())
 
     def begin(self, version: int, learnt: float) -> None:
-        """Announce that the first weights exist. They were made by `version` updates on `learnt` agent steps."""
+        """Announce that the first weights exist, after `version` updates and `learnt` agent steps of training."""
         self.head[BEGUN], self.head[LEARNT] = version, int(learnt)
         memory_barrier()
         self.head[READY] = 1
 
     def add(self, steps: float, updates: int = 1) -> None:
-        """Count `updates` updates. Together they trained on `steps` agent steps."""
+        """Count `updates` updates, which trained on `steps` agent steps in total."""
         self.own[UPDATES] += updates
         self.own[STEPS] += int(steps)
 
     def refuse(self) -> None:
-        """Count a loss that leads to no update."""
+        """Count a loss that led to no update."""
         self.own[REFUSED] += 1
 
 
 class OpenUpdate:
     """Applies gradients to one worker's vector of weights. The default methods suit a worker that shares no weights.
-    `apply` and `agree` are generators. Where they yield, other workers of the same thread take their turns. While they
-    wait, both may raise Closed (the run ends) and Leaving (a replica has no more gradients).
+    `apply` and `agree` are generators. Each `yield` gives other workers in the same thread a turn. Both methods may
+    raise Closed (the run ends) and Leaving (a replica has no more gradients).
     """
 
     optimizer: torch.optim.Optimizer  # optimizer with the statistics of all weights, for checkpoints
@@ -131,8 +127,8 @@ class OpenUpdate:
         self.applied_to: int | None = None  # version to which the last gradient was applied; None: counts.version
 
     def begin(self, version: int, learnt: float, saved: Mapping[str, list[int]] | None = None) -> None:
-        """Share the vector's weights, initial or from a checkpoint, with all workers. saved: the result of `state` in a
-        checkpoint.
+        """Share the vector's weights with all workers, as the first weights of the run.
+        `saved`: data of `state` from the checkpoint, if the run resumes.
         """
         self.counts.begin(version, learnt)
 
@@ -141,8 +137,9 @@ class OpenUpdate:
         return self.counts.version
 
     def apply(self, rate: float, sums: Sums) -> Apply:
-        """Apply the vector's gradient at learning rate `rate`. The caller counts the update. Return the gradient's norm
-        before clipping, and `sums` summed over all replicas. A gradient that is not finite changes nothing.
+        """Apply the vector's gradient at learning rate `rate`. A gradient that is not finite changes nothing. Return
+        the gradient's norm before clipping, and the totals of `sums` over all replicas. The caller counts the update.
+        `sums`: numbers of this replica, such as agent steps trained on.
         """
         yield from ()
         norm = clip_gradient(self.vector.grad, self.clip)
@@ -152,7 +149,7 @@ class OpenUpdate:
         return norm, sums
 
     def agree(self, sums: Sums) -> Agree:
-        """Return `sums` summed over all replicas, without an update of the weights."""
+        """Return the totals of `sums` over all replicas (see `apply`), without an update of the weights."""
         yield from ()
         return sums
 
@@ -161,12 +158,12 @@ class OpenUpdate:
         return contextlib.nullcontext()
 
     def state(self) -> dict[str, list[int]]:
-        """Return what a checkpoint has to store besides `version` and `learnt`. Usually, this is nothing."""
+        """Return the data that a checkpoint stores besides `version` and `learnt`, or {} by default."""
         return {}
 
 
 class Update(Edge, ABC):
-    """Description of how gradients update weights. It is made before workers start. In a worker, `open` returns an
+    """Description of how gradients update weights. It exists before the workers start. In a worker, `open` returns an
     OpenUpdate, which applies gradients to the worker's network.
     """
 
@@ -179,11 +176,11 @@ class Update(Edge, ABC):
     detail: str = ""  # end of `title()`
 
     def title(self) -> str:
-        """Return the line about this update for a learner's box in a diagram."""
+        """Return the name of this update and of its optimizer, for diagrams."""
         return f"{type(self).__name__}({self.optim.title}){self.detail}"
 
     def fit(self, network: params.NetworkOrFactory) -> None:
-        """Set `weights` and `size` from a LearnerSpec's network. Raises UserError if the network cannot be made."""
+        """Set `weights` and `size` to those of a network. Raises UserError if the network cannot be made."""
         if not self.size:
             self.weights, self.size = param_sizes(network)
 
@@ -193,9 +190,7 @@ class Update(Edge, ABC):
 
     @abstractmethod
     def open(self, ctx: WorkerContext, module: nn.Module) -> OpenUpdate:
-        """Move a network's weights into one vector, in the memory that this update uses. Return the OpenUpdate of this
-        vector.
-        """
+        """Move a network's weights into one vector, in this update's memory. Return the OpenUpdate of this vector."""
 
 
 def clip_gradient(gradient: Tensor, clip: float) -> float:
@@ -225,16 +220,14 @@ class Local(Update):
 
 
 def fits(device: torch.device, replicas: int) -> bool:
-    """Tell whether NCCL can average: each worker must be a process with its own GPU, because NCCL does not allow two
-    per GPU.
-    """
+    """Tell whether NCCL can average the replicas' gradients. Each replica must be a process with its own GPU."""
     if device.type != "cuda" or multiprocessing.parent_process() is None:
         return False
     return torch.cuda.device_count() >= replicas and torch.distributed.is_nccl_available()
 
 
 class NcclGroup:
-    """This process's member of a group of replicas that NCCL connects. Every replica makes one, with its own rank."""
+    """One replica's membership in a group of replicas that NCCL connects."""
 
     def __init__(self, place: str, rank: int, replicas: int, vector: FlatParams, backend: str = "nccl"):
         import torch.distributed as dist
@@ -245,7 +238,7 @@ class NcclGroup:
         self.flat = torch.empty(vector.size, device=vector.flat.device)
 
     def average(self) -> float:
-        """Replace gradients and buffers by their means over the replicas. Return the seconds spent."""
+        """Replace gradients and buffers by their means over the replicas. Return how many seconds this took."""
         at, flat = self.vector.weights, self.flat
         flat[:at], flat[at:] = self.vector.grad, self.vector.flat[at:]
         doubles = as_doubles(self.vector.flat[self.vector.doubles :])
@@ -273,18 +266,13 @@ NUMBERS, GRADIENT, WEIGHTS = 0, 1, 2  # kind of data that a replica has written 
 
 
 class AllReduce(SharedArrays, Update):
-    """Update of several replicas (learners whose weights stay equal), which average their gradients and floating
-    buffers.
+    """Update of several replicas (learners with equal weights), which average their gradients and floating buffers.
 
-    They average in shared memory, in a fixed order. If each replica is a process with its own GPU, NCCL averages, in
-    NCCL's order (NcclGroup). On several machines, gloo replaces shared memory (`spread`), and the order is again fixed.
+    Replicas on one machine average in shared memory. Replicas on several machines average by gloo (`spread`). In both
+    cases, the order of addition is fixed. If each replica is a process with its own GPU, NCCL averages, in NCCL's order
+    (NcclGroup). On CPUs, each replica averages one part of the gradient, and takes the optimizer's step for this part.
 
-    On CPUs, each replica averages one part of the gradient and takes the optimizer's step on that part. So only one
-    replica uses a part's statistics. Networks without buffers share the memory of the weights, and no replica computes
-    while weights are written. With buffers, each replica copies the others' parts into its own weights.
-
-    size: length of the whole vector, whose first `weights` numbers are parameters (param_sizes). 0: it is taken from a
-        LearnerSpec's network.
+    `size`: length of the whole vector, whose first `weights` numbers are parameters (param_sizes). 0: `fit` sets it.
     """
 
     LOCAL = ("_store",)
@@ -304,19 +292,17 @@ class AllReduce(SharedArrays, Update):
             super().__init__(bells=replicas)
 
     def crossing(self) -> Crossing:
-        """Return no flows (data that the run sends between machines), because replicas exchange data by
-        torch.distributed.
-        """
+        """Return no flows (data that the run sends between machines), because replicas use torch.distributed."""
         return Crossing()
 
     def fit(self, network: params.NetworkOrFactory) -> None:
-        """See Update.fit. This also makes the shared memory."""
+        """See Update.fit. If `size` was 0, also make the shared memory."""
         if not self.size:
             super().fit(network)
             super().__init__(bells=self.replicas)
 
     def spread(self, address: str) -> None:
-        """Let replicas on several machines meet, through a store that the main process keeps at this address."""
+        """Let replicas run on several machines. They meet through a store in the main process, at this address."""
         from torch.distributed import TCPStore
 
         listener = socket.create_server((address, 0), family=socket.AF_INET6 if ":" in address else socket.AF_INET)
@@ -334,12 +320,10 @@ class AllReduce(SharedArrays, Update):
         return slice(edges[0], edges[1] if rank + 1 < self.replicas else self.weights)
 
     def worker_nbytes(self, module: nn.Module) -> float:
-        """See Update.worker_nbytes. Gradients and statistics are shared, and so are the weights of a network without
-        buffers. On several machines nothing is shared, and messages sent and received are as large as the gradient.
-        """
         weights, size = param_sizes(module)
-        if self.meets_at is not None:
+        if self.meets_at is not None:  # weights, gradient, and a message in each direction
             return (4.0 + len(self.optim.statistics)) * module_nbytes(module)
+        # replicas share gradients, statistics, and the weights of a network without buffers
         return ((weights < size) + 1.0 / self.replicas) * module_nbytes(module)
 
     def open(self, ctx: WorkerContext, module: nn.Module) -> OpenUpdate:
@@ -369,9 +353,9 @@ class _Meeting(OpenUpdate):
         self.bells, self.buffers = reduce._bells, HostCopy(vector.flat[vector.weights :])
 
     def agree(self, sums: Sums, brings: int = NUMBERS) -> Agree:
-        """See OpenUpdate.agree. Once all replicas have arrived, sum in a fixed order. brings: kind of data that this
-        replica has written for the others. Raises Leaving if a replica will have no more gradients. Then no replica
-        applies one.
+        """See OpenUpdate.agree. Wait for all replicas, then add up their `sums` in a fixed order.
+        `brings`: kind of data that this replica has written for the other replicas: NUMBERS, GRADIENT or WEIGHTS.
+        Raises Leaving in all replicas if a replica will have no more gradients.
         """
         # two rows of sums alternate: a replica that writes in call k + 2 saw all arrive at k + 1, so all have read k
         self.turn += 1
@@ -400,15 +384,15 @@ class _Meeting(OpenUpdate):
         return total
 
     def _buffers(self) -> None:
-        """Average the floating buffers, once all replicas have written their buffers."""
+        """Average the floating buffers. All replicas must have written their buffers."""
         at = self.vector.weights
         mean_buffers(self.gradients[:, at:], self.buffers.array, self.vector.doubles - at)
         self.buffers.put()
 
 
 class Part:
-    """Part of the weights that one replica changes. It averages the part's gradients, and takes the optimizer's step on
-    the part. statistics: memory for the statistics of all weights, [n, weights].
+    """Updates one part of the weights for a replica: averages the gradients, and takes the optimizer's step.
+    `statistics`: memory for the statistics of all weights, [n, weights].
     """
 
     def __init__(self, reduce: AllReduce, vector: FlatParams, rank: int, statistics: Tensor):
@@ -421,12 +405,12 @@ class Part:
         self.optimizer.param_groups[0]["params"][0].grad = self.gradient
 
     def average(self, parts: Sequence[np.ndarray] | np.ndarray) -> np.ndarray:
-        """Average all replicas' gradients of this part. Return the mean's squared norm [1], for replicas to sum."""
+        """Average all replicas' gradients of this part. Return the squared norm [1] of the mean."""
         _mean(parts, self.mean)
         return np.array([float(torch.dot(self.gradient, self.gradient))])
 
     def step(self, norm: float, rate: float) -> None:
-        """Clip the mean gradient, and take the optimizer's step. norm: norm of the gradient over all parts."""
+        """Clip the mean gradient, and take the optimizer's step. `norm`: norm of the gradient over all parts."""
         if self.clip and norm > self.clip:
             self.mean *= np.float32(self.clip / (norm + 1e-6))
         self.optimizer.param_groups[0]["lr"] = rate
@@ -465,9 +449,7 @@ class _Parts(_Meeting):
 
 
 class _Whole(_Meeting):
-    """Update on GPUs: all replicas' gradients are averaged, and each replica takes the optimizer's step for all
-    weights.
-    """
+    """Update on GPUs: replicas average all gradients, and each takes the optimizer's step for all weights."""
 
     def __init__(self, reduce: AllReduce, ctx: WorkerContext, vector: FlatParams):
         super().__init__(reduce, ctx, vector)
@@ -493,13 +475,13 @@ class _Whole(_Meeting):
 
 
 def root(square: float) -> float:
-    """Return the square root of `square`. If `square` is not finite, return it unchanged."""
+    """Return the square root of a squared norm, or the same number if it is not finite."""
     return math.sqrt(square) if math.isfinite(square) else float(square)
 
 
 def mean_buffers(parts: Sequence[np.ndarray] | np.ndarray, out: np.ndarray, singles: int) -> None:
-    """Average the replicas' buffers [replicas, size] into `out`. The first `singles` numbers are float32, the others
-    float64.
+    """Average the replicas' buffers [replicas, size] into `out`. The first `singles` numbers are float32. The rest
+    holds float64 numbers, each of which takes the place of two float32 numbers.
     """
     _mean([x[:singles] for x in parts], out[:singles])
     if singles < len(out):
@@ -507,7 +489,7 @@ def mean_buffers(parts: Sequence[np.ndarray] | np.ndarray, out: np.ndarray, sing
 
 
 def _mean(parts: Sequence[np.ndarray] | np.ndarray, out: np.ndarray) -> None:
-    """Average [replicas, size] over the replicas, which are added in order."""
+    """Average arrays [replicas, size] over the replicas, added in their order."""
     np.add(parts[0], parts[min(1, len(parts) - 1)], out=out)
     for part in parts[2:]:
         out += part
@@ -515,7 +497,7 @@ def _mean(parts: Sequence[np.ndarray] | np.ndarray, out: np.ndarray) -> None:
 
 
 def averaged(optim: OptimizerSpec, replicas: int) -> AllReduce | Local:
-    """Return an update by which replicas apply the mean of their gradients. A single replica applies its gradient."""
+    """Return the update of replicas that apply the mean of their gradients: AllReduce, or Local for one replica."""
     return Local(optim) if replicas == 1 else AllReduce(optim, replicas)
 
 
@@ -523,10 +505,10 @@ def averaged(optim: OptimizerSpec, replicas: int) -> AllReduce | Local:
 
 
 class SharedWeights(SharedArrays, Update):
-    """One set of weights and of optimizer statistics in shared memory, changed by up to `workers` workers.
+    """One set of weights and of optimizer statistics in shared memory, which up to `workers` workers change.
 
-    weights, size: number of parameters, and length of the whole vector (param_sizes).
-    copy: whether every worker computes with its own copy of the weights.
+    `weights`, `size`: number of parameters, and length of the whole vector (param_sizes).
+    `copy`: whether each worker computes with its own copy of the weights.
     """
 
     asynchronous, copy = True, True
@@ -541,7 +523,7 @@ class SharedWeights(SharedArrays, Update):
 
     @classmethod
     def of(cls, optim: OptimizerSpec, network: params.NetworkOrFactory, **options: Any) -> Self:
-        """Make this update for the weights of a network. options: further arguments of the class."""
+        """Return this update for the weights of a network. `options`: further arguments of the class."""
         return cls(optim, *param_sizes(network), **options)
 
     def _attach(self) -> None:
@@ -559,8 +541,8 @@ class SharedWeights(SharedArrays, Update):
 
 
 class CopiedUpdate(OpenUpdate):
-    """Update of shared weights by one worker. shared: the shared vector, if the worker's vector is a copy of it. None:
-    the worker computes with the shared vector.
+    """Update of shared weights by one worker.
+    `shared`: the shared vector, if the worker computes with a copy. None: it computes with the shared vector itself.
     """
 
     def __init__(self, weights: SharedWeights, ctx: WorkerContext, vector: FlatParams, shared: Tensor | None):
@@ -570,14 +552,14 @@ class CopiedUpdate(OpenUpdate):
         self.buffers = [part.clone() for part in vector.buffers()]  # the buffers as they were copied
 
     def begin(self, version: int, learnt: float, saved: Mapping[str, list[int]] | None = None) -> None:
-        """Share the weights of worker 0 with all workers. Calls by other workers have no effect."""
+        """Share the weights of worker 0 with all workers. In other workers, do nothing."""
         if self.counts.fresh:
             if self.shared is not None:
                 self.shared.copy_(self.vector.flat)
             super().begin(version, learnt)
 
     def refresh(self) -> int:
-        """Copy the shared weights. Others may change them during the copy. Return the version before the copy."""
+        """Copy the shared weights, which others may change at the same time. Return the version before the copy."""
         version = self.copied = self.counts.version
         if self.shared is not None:
             self.vector.flat.copy_(self.shared)
@@ -585,13 +567,12 @@ class CopiedUpdate(OpenUpdate):
         return version
 
     def _share_buffers(self) -> None:
-        """Add the change of this worker's floating buffers since the last copy to the shared buffers. While the copied
-        buffers are 0, only worker 0 does this, because the sum of several workers' first means is not a mean.
-        """
+        """Add the changes of this worker's floating buffers since the last copy to the shared buffers."""
         vector, at = self.vector, self.vector.weights
         if self.shared is None or vector.size == at:
             return
         parts = zip(buffers_in(self.shared, at, vector.doubles), vector.buffers(), self.buffers, strict=True)
+        # while they are 0, only worker 0 adds: a sum of several workers' first means is not a mean
         if self.ctx.index == 0 or any(bool(before.any()) for before in self.buffers):
             for shared, own, before in parts:
                 shared += (own - before).to(shared.device)
@@ -609,14 +590,14 @@ class Hogwild(SharedWeights):
     """Update of shared weights without any lock, by up to `workers` workers (Recht et al. 2011; Mnih et al. 2016).
 
     The weights are one vector, with one set of optimizer statistics, in shared memory. If two workers write at once,
-    parts of both updates remain. Worker 0 provides the first weights, and other workers wait for them.
+    the result mixes both updates. Worker 0 provides the first weights, and other workers wait for these weights.
 
-    weights, size: number of parameters, and length of the whole vector (param_sizes).
-    copy: every worker computes with its own copy, renewed before each rollout (A3C). Without copies, modules lie in the
-        shared memory itself. This suits threads of one process, each with its own module and gradient.
+    `weights`, `size`: number of parameters, and length of the whole vector (param_sizes).
+    `copy`: whether each worker computes with its own copy of the weights, made before each rollout (A3C). Otherwise,
+        workers compute with the shared memory itself, as threads of one process.
 
-    Floating buffers are shared too. The changes that `observe` makes to a worker's buffers are added to the shared
-    buffers, so the rows of all workers count. If two workers write at once, one of the changes may be lost.
+    Workers also add the changes of their floating buffers to shared buffers. If two workers add at once, one of the
+    changes may be lost.
     """
 
     LOCAL, detail = (*SharedWeights.LOCAL, "_on_device"), ", no lock"
@@ -637,9 +618,7 @@ class Hogwild(SharedWeights):
         return _Hogwild(self, ctx, FlatParams(module, memory, write=self.counts.of(ctx.index).fresh))
 
     def tensors(self, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the vector and the statistics as new tensors. On a CPU, they are in the shared block. On a GPU, they
-        are in memory that the threads of one process share.
-        """
+        """Return the shared vector and statistics, as new tensors. Only threads of one process share them on a GPU."""
         if device.type == "cpu":
             return torch.from_numpy(self.shared), torch.from_numpy(self.statistics)
         with _making:
@@ -648,9 +627,7 @@ class Hogwild(SharedWeights):
         return self._on_device[0].data, self._on_device[1].data
 
     def reader(self, module: nn.Module) -> FlatParams:
-        """Bind a module that only reads the weights, such as an actor's, to the shared weights. The first weights must
-        exist.
-        """
+        """Bind a module that only reads weights, such as an actor's, to the shared weights, which must exist."""
         return FlatParams(module, self.tensors(next(module.parameters()).device)[0], write=False)
 
 
@@ -681,12 +658,13 @@ POLL = 0.001  # seconds between two tries while all remaining chunks are locked,
 class Chunked(SharedWeights):
     """Update of shared weights in parts ("chunks"), each with its own lock, as in accel_rl.
 
-    A worker visits chunks in the order in which they become free. It locks a chunk, applies its gradient to the shared
-    weights and statistics, copies the result into its own weights, and unlocks the chunk. If a worker dies while it
-    holds a lock, the chunk is unlocked half updated. A gradient is clipped by its own global norm.
+    A worker locks a chunk, applies its gradient to the shared weights and statistics of the chunk, copies the new
+    weights, and unlocks the chunk. It visits the chunks in the order in which they become free. If a worker dies while
+    it holds a lock, the chunk is unlocked, but may be only partly updated. Each worker clips its gradient by the global
+    norm.
 
-    weights, size: number of parameters, and length of the whole vector (param_sizes).
-    chunks: number of parts, 3 in accel_rl.
+    `weights`, `size`: number of parameters, and length of the whole vector (param_sizes).
+    `chunks`: number of parts, 3 in accel_rl.
     """
 
     shared = shared_array(np.float32, lambda c: (c.size,))
@@ -706,7 +684,7 @@ class Chunked(SharedWeights):
 
 
 class _Chunked(CopiedUpdate):
-    """Update in chunks by one worker. Whenever the worker updates a chunk, its copy of that chunk is renewed."""
+    """Update in chunks by one worker, which copies each chunk after its own update of the chunk."""
 
     shared: Tensor
 
@@ -719,7 +697,6 @@ class _Chunked(CopiedUpdate):
         self.lock, self.before = RobustLocks(chunked.locks), np.zeros(chunked.chunks, np.int64)
 
     def _make(self, chunked: Chunked, part: slice, fill: bool) -> torch.optim.Optimizer:
-        """Return an optimizer of a part of the shared weights."""
         parameter = nn.Parameter(self.shared[part])
         parameter.grad = torch.from_numpy(self.gradient.array)[part]
         made = chunked.optim.make(parameter)
@@ -757,7 +734,7 @@ class _Chunked(CopiedUpdate):
         return norm, sums
 
     def _visit(self, chunk: int, rate: float) -> bool:
-        """Update a chunk and copy its new weights. Return False if another worker has locked the chunk."""
+        """Update a chunk and copy the chunk's new weights. Return False if another worker holds the chunk's lock."""
         if not self.lock.acquire(chunk):
             return False
         optimizer = self.optimizers[chunk]

@@ -1,10 +1,10 @@
 """GA3C's scheduler: a worker that tunes numbers of workers and lanes (parallel environments) by simulated annealing.
 
-    dials ─► other numbers ─► set ─► arrived? ─► count ─► trainings/s ─► keep or revert       one decision per trial
+    dials ─► new numbers ─► set ─► arrived? ─► count ─► trainings/s ─► keep or revert       one decision per trial
 
-A dial is an adjustable number. To set a dial is only a request, because workers leave when they are ready. If a dial
-does not reach its new number, the trial begins after `arrive` seconds. Every decision is sent to the main process, as
-one line of JSON. This module imports no torch.
+A dial is a number that the scheduler adjusts. A new number takes effect late, because a dismissed worker first finishes
+its work. Therefore, a trial begins when all dials have their new numbers, or after `arrive` seconds. The scheduler
+sends each decision to the main process, as one line of JSON. This module imports no torch.
 """
 
 from __future__ import annotations
@@ -28,15 +28,14 @@ def schedule(
     arrive: float = 10.0,
     clock: Callable[[], float] = time.monotonic,
 ) -> Iterator[None]:
-    """Search for the best numbers within the ranges of the dials, once training has begun (Babaeizadeh et al. 2017,
-    §4.3).
+    """Search for the best numbers of the dials, once training has begun (Babaeizadeh et al. 2017, §4.3).
 
-    Each trial changes one number, drawn at random, by 1. If the trainings (updates) per second rise, the number stays.
-    If they fall from TPS to TPS', the number stays with probability exp((TPS'/TPS − 1) / t), where t = temperature ·
-    cooling^k in trial k. TPS was measured when the present numbers were tried. The paper names annealing, but neither a
-    `temperature` nor a `cooling`: our defaults are not from the paper.
-    interval: seconds of a measurement.
-    arrive: most seconds until the dials reach their numbers.
+    Each trial changes the number of one random dial by 1, and measures the trainings (updates) per second. If this rate
+    rises, the dial keeps the new number. If it falls, the dial keeps the new number with probability exp((new rate /
+    old rate − 1) / t), where t = temperature · cooling^k in trial k. The paper gives no temperature and no cooling
+    rate, so these defaults are Polyplay's.
+    `interval`: seconds of a measurement.
+    `arrive`: most seconds until all dials have their new numbers.
     """
     while not _trainings(ctx):
         yield from _wait(ctx, clock() + 0.1, clock)
@@ -65,8 +64,7 @@ def _chance(after: float, before: float, temperature: float) -> float:
 
 
 def _trainings(ctx: WorkerContext) -> float:
-    """Return the run's number of updates so far. Every learner counts all updates of the run."""
-    return float(ctx.all_counters.column("updates").max())
+    return float(ctx.all_counters.column("updates").max())  # each learner counts the updates of all learners
 
 
 def _measure(ctx: WorkerContext, seconds: float, clock: Callable[[], float]) -> Generator[None, None, float]:
@@ -79,7 +77,9 @@ def _measure(ctx: WorkerContext, seconds: float, clock: Callable[[], float]) -> 
 def _turn(
     ctx: WorkerContext, dials: Sequence[Adjustable], config: Mapping[str, int], until: float, clock: Callable[[], float]
 ) -> Generator[None, None, list[str]]:
-    """Set the dials to the numbers in `config`. Return the names of the dials that are late at time `until`."""
+    """Set the dials to the numbers in `config`, and wait until they have these numbers, or until time `until`. Return
+    the names of dials that still have other numbers.
+    """
     for dial in dials:
         dial.set(config[dial.name])
     while late := sorted(d.name for d in dials if d.get() != config[d.name]):
@@ -90,7 +90,7 @@ def _turn(
 
 
 def _wait(ctx: WorkerContext, until: float, clock: Callable[[], float]) -> Iterator[None]:
-    """End at least one turn by a `yield`, and further turns until the clock reaches `until`."""
+    """Yield until the clock reaches `until`, and at least once."""
     while True:
         left = until - clock()
         if left > 0.0 and ctx.patience > 0.0:

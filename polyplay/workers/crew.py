@@ -1,7 +1,7 @@
 """The crew starts, watches, scales and stops all workers of a run: processes, threads, or all in one thread.
 
 A worker runs a generator function `work(ctx, **arguments)`, in a process or a thread. Every `yield` of this function
-ends a turn. With `serial`, all workers take turns in the calling thread. Such a run is deterministic and easy to debug.
+ends a turn. With `serial`, workers take turns in the calling thread, and the run is deterministic and easy to debug.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ if TYPE_CHECKING:
 
 
 def take_turns(workers: Sequence[WorkerHandle], control: RunControl) -> None:
-    """Run a round: give every worker a turn, and write a checkpoint if one is due. Raises Closed, and exceptions of the
-    classes in process.KINDS, as a worker raised them. Any other exception of a worker becomes WorkerLost.
+    """Give every worker a turn, and write a checkpoint if one is due. If a worker raises Closed or an exception of
+    process.KINDS, raise this exception. If a worker raises another exception, raise WorkerLost.
     """
     for worker in workers:
         _turn(worker)
@@ -70,10 +70,8 @@ def _turn(worker: WorkerHandle) -> None:
 
 
 def _meet(workers: Sequence[WorkerHandle]) -> None:
-    """Give extra turns to learners that wait for each other, as long as they make progress. So an update of several
-    learners ends in the round in which it began, and actors never see half of it. Replicas get no extra turns, because
-    they also act.
-    """
+    """Give extra turns to learners that wait for each other, so that an update ends in the round where it began."""
+    # replicas get no extra turns, because a turn of a replica also acts
     waiting = [w for w in workers if w.ctx.hooks.meeting and "source" in w.role.edges()]
     before = list[int]()
     while (now := [w.ctx.hooks.meeting for w in waiting]) != before:
@@ -84,9 +82,7 @@ def _meet(workers: Sequence[WorkerHandle]) -> None:
 
 
 def _save(workers: Sequence[WorkerHandle], control: RunControl) -> None:
-    """Let all workers write their parts of a checkpoint if one is due, and if the workers support this. Saving happens
-    between two rounds, so no worker is in the middle of a turn. The run's last checkpoint ends the learners.
-    """
+    """Let each worker write its part of a checkpoint, if one is due. At the run's end, mark the learners as done."""
     learners = [w for w in workers if w.role.learner]
     numbers = [w.ctx.hooks.number() for w in learners if w.ctx.hooks.number is not None]
     ends = control.finishing or all(w.done for w in learners)
@@ -101,12 +97,12 @@ def _save(workers: Sequence[WorkerHandle], control: RunControl) -> None:
 
 
 def error_text(worker: WorkerHandle, text: str) -> str:
-    """Return a worker's traceback as an error message. Its heading is the last line, which names the exception."""
+    """Return a worker's traceback as an error message, headed by the line that names the exception."""
     return f"worker {worker.role.name} {worker.ctx.index} raised {text.rstrip().splitlines()[-1]}\n{text.rstrip()}"
 
 
 def compiles(how: str, serial: bool, trace: bool) -> str:
-    """Return the value of `--compile` in effect. `auto` is off in serial and traced runs, which must be repeatable."""
+    """Return the effective value of `--compile`. `auto` is off in serial and traced runs, which must be repeatable."""
     return "off" if how == "auto" and (serial or trace) else how
 
 
@@ -126,7 +122,7 @@ class WorkerHandle:
 
 @dataclass(eq=False)
 class WorkerSeats:
-    """The crew's record of the workers of a role. Each worker has a seat: its number within the role."""
+    """The workers of a role. Each worker has a seat: a number within the role, which a replacement takes over."""
 
     n: int  # number of seats now
     threads: int  # compute threads per worker; 0: a share of the cores
@@ -141,8 +137,8 @@ class WorkerSeats:
 
 @dataclass(eq=False)
 class Crew:
-    """All workers of a run. Call `add` for each role (group of workers that do the same work), then `start`. Then call
-    `poll` until it returns True, and at last `stop`.
+    """All workers of a run. Call `add` for each role (group of workers that do the same work), then `start`, then
+    `poll` until it returns True, and `stop` at the end.
     """
 
     seed: int = 0
@@ -176,7 +172,7 @@ class Crew:
         self._unseated: dict[tuple[str, int], tuple[Role, float]] = {}  # workers that wait for a machine; since when
 
     def agent_steps(self, envs: Envs, frames: int) -> float:
-        """Return the agent steps to learn from: the option --steps if set, else the agent steps of `frames` frames."""
+        """Return the agent steps to train for: those of `--steps` if it is given, else those of `frames` frames."""
         return self.steps if self.steps is not None else frames / envs.spec.frames_per_step
 
     def add(
@@ -195,16 +191,16 @@ class Crew:
     ) -> Role:
         """Add a role: a group of `n` workers that run `work(ctx, **holds)`.
 
-        name: the role's name. If None, it is the name of `work`.
-        if_lost: whether a lost worker ends the run (fail) or is replaced (replace).
-        learner: whether the workers save checkpoints and decide when the run ends. Workers with a `spec` always do.
-        drain: whether a dismissed worker sees `ctx.leaving`, finishes its work and returns. Else a thread ends at its
-        next turn, and a process ends at once.
-        on: process or thread. If None, the crew's default is used.
-        threads: compute threads per worker. If 0, each worker gets a share of the cores.
+        `name`: the role's name. None: the name of `work`.
+        `if_lost`: whether a lost worker ends the run (fail) or is replaced (replace).
+        `learner`: whether the workers save checkpoints and decide when the run ends. They always do if `holds` has a
+            `spec`.
+        `drain`: whether a dismissed worker sees `ctx.leaving`, finishes its work and returns. Without `drain`, a thread
+            ends at its next turn, and a process ends at once.
+        `on`: process or thread. None: the crew's default.
+        `threads`: compute threads per worker. 0: a share of the cores.
 
-        Raises UserError: `work` does not take these arguments, another role has this name, or the user's loss does not
-        fit.
+        Raises UserError if `work` does not take these arguments, the name is in use, or the user's loss does not fit.
         """
         title = name or work.__name__
         check_holds(title, work, holds)
@@ -232,15 +228,13 @@ class Crew:
         return spec if self.loss is None else spec.with_loss(self.loss)
 
     def _check_room(self, role: Role, n: int) -> None:
-        """Check that the run has room for `n` workers of a role. Raises UserError if it has not."""
+        """Raise UserError if the run would exceed SEATS workers with `n` workers of this role."""
         left = SEATS - sum(seats.capacity for name, seats in self._seats.items() if name != role.name)
         if n > left:
             raise UserError(f"{role.option} {n}: must be at most {left}; a run has at most {SEATS} workers")
 
     def dial(self, role: Role, low: int, high: int) -> Adjustable:
-        """Return a dial (adjustable number) of a role's workers. If a worker sets it, `poll` starts or dismisses
-        workers.
-        """
+        """Return a dial, by which a worker changes the role's number of workers. `poll` starts or dismisses workers."""
         if not 0 < low <= role.n <= high <= SEATS:
             raise UserError(f"a dial of {role.name}: {low} to {high} must include {role.n}, and be within 1 to {SEATS}")
         self._check_room(role, high)
@@ -251,8 +245,8 @@ class Crew:
     # -------------------------------------------------------------------------------------------- running
 
     def start(self, metrics: tuple[str, ...] = ()) -> None:
-        """Start all workers. Raises Closed: the run must end before all have started. Raises UserError: the operating
-        system refuses to start more workers.
+        """Start all workers. Raises Closed if the run ends before all workers have started. Raises UserError if the
+        operating system refuses to start more workers.
         """
         if self.directory is not None:
             processes.label = f" [{self.directory.name}]"
@@ -275,9 +269,9 @@ class Crew:
         self._starting = False
 
     def poll(self, timeout: float) -> bool:
-        """Watch the workers for about `timeout` seconds. In a serial run, run the workers instead. Return True once
-        every learner is done. Raises UserError, EnvFailure or NotFinite: a worker raised it. Raises WorkerLost, with
-        the worker's traceback or signal: a worker failed otherwise.
+        """Watch the workers for about `timeout` seconds, or run them in a serial run. Return True once every learner is
+        done. Raises UserError, EnvFailure or NotFinite if a worker raised it. If a worker failed for another reason,
+        raises WorkerLost with the worker's traceback or signal.
         """
         for role in self.roles:
             seats = self._seats[role.name]
@@ -314,11 +308,11 @@ class Crew:
         return next(role for role in self.roles if role.learner)
 
     def count(self, role: Role) -> int:
-        """Return the present number of a role's workers, including workers that wait for a machine."""
+        """Return a role's present number of workers, including those that wait for a free machine."""
         return self._seats[role.name].n
 
     def threads(self, role: Role) -> int:
-        """Return the compute threads per worker that the system set for a role. 0 means a share of the cores."""
+        """Return the compute threads per worker that the system set for a role, or 0 for a share of the cores."""
         return self._seats[role.name].threads
 
     @property
@@ -327,30 +321,30 @@ class Crew:
         return sum(seats.lost for seats in self._seats.values())
 
     def edges(self) -> list[Edge]:
-        """Return all edges (objects through which workers share data)."""
+        """Return all edges: the objects through which workers share data."""
         return list({id(edge): edge for role in self.roles for edge in role.edges().values()}.values())
 
     def rows(self, role: Role, past: bool = False) -> list[int]:
-        """Return the numbers of a role's rows in the run's counters. past: include workers that have left."""
+        """Return the indices of a role's rows in the run's counters. `past`: include rows of workers that have left."""
         seats = self._seats[role.name]
         own = seats.past.values() if past else [w.ctx for w in seats.workers.values()]
         return [*(ctx.row for ctx in own), *self.agent_rows(role)]
 
     def agent_rows(self, role: Role) -> range:
-        """Return the numbers of the counters' rows that belong to a role's agents. These are the last rows."""
+        """Return the indices of the counter rows of a role's agents, which are the last rows of the counters."""
         assert self.counters is not None
         return range(self.counters.workers - role.agents, self.counters.workers)
 
     def savers(self) -> list[int]:
-        """Return the row numbers of the learners that write parts of checkpoints: all, or if asynchronous the first."""
+        """Return the counter rows of learners that save. If a role is asynchronous, only its learner 0 saves."""
         saving = (self.agent_rows(r) or self.rows(r)[: 1 if r.asynchronous else None] for r in self.roles if r.learner)
         return [row for rows in saving for row in rows]
 
     def rescue(self, saved: float, busy: Callable[[], bool]) -> list[int]:
-        """Stop a failed run, but first let a learner save its complete updates. Return this learner's row number in a
-        list, or [].
-        saved: learners' counter `saved` at the last checkpoint.
-        busy: function that tells whether a checkpoint is being written.
+        """Stop a failed run, but first let a learner save its complete updates. Return a list of this learner's counter
+        row, or [] if no learner can save.
+        `saved`: the learners' counter `saved` at the last checkpoint.
+        `busy`: function that tells whether a checkpoint is being written.
         """
         assert self.counters is not None
         marks, until = self.counters.column("saved"), time.monotonic() + GRACE
@@ -368,16 +362,17 @@ class Crew:
         return [writer.ctx.row]
 
     def _rescuer(self, marks: Any, saved: float) -> WorkerHandle | None:
-        """Return the learner that can save: learner 0 if it has saved or is asynchronous, else the first alive."""
+        """Return the learner that can save the updates of a failed run, or None."""
         learners = ((role, self._seats[role.name].workers) for role in self.roles if role.learner)
         for role, workers in ((role, workers) for role, workers in learners if 0 in workers):
+            # learner 0, if it has saved already, or saves for all
             if abs(marks[workers[0].ctx.row]) > saved or role.asynchronous or self.serial:
                 return workers[0]
             return next((w for _, w in sorted(workers.items()) if w.runs.is_alive()), None)
         return None
 
     def stop(self) -> None:
-        """Close all edges (shared objects) and end all workers. Kill workers that do not leave within GRACE seconds."""
+        """Close all edges (shared objects) and end all workers. Kill workers that still run after GRACE seconds."""
         self.control.halt()
         for edge in self.edges():
             edge.close()
@@ -404,14 +399,13 @@ class Crew:
     # ------------------------------------------------------------------------------------------- innards
 
     def _begin(self, role: Role, index: int) -> None:
-        """Start a worker on this machine, or on another machine if the placement says so."""
         if self.fleet is not None and self.fleet.is_away(role, index):
             self._seat(role, index, time.monotonic())
         else:
             self._start(role, index)
 
     def _seat(self, role: Role, index: int, since: float) -> None:
-        """Start a worker on another machine, or let it wait until a machine has room. since: start of the wait."""
+        """Start a worker on another machine. If no machine has room, retry until `host_wait` seconds after `since`."""
         assert self.fleet is not None
         machine = self.fleet.place(role, index)
         if machine is not None:
@@ -425,7 +419,6 @@ class Crew:
             self.log("warning", f"worker {role.name} {index} waits for a machine, at most {self.host_wait:g} s")
 
     def _context(self, role: Role, index: int) -> WorkerContext:
-        """Return the context of the next worker at seat `index` (number within the role)."""
         assert self.counters is not None
         old = self._seats[role.name].past.get(index)
         return WorkerContext(
@@ -445,7 +438,6 @@ class Crew:
         )
 
     def _start(self, role: Role, index: int, machine: Machine | None = None) -> None:
-        """Start a worker on `machine`. If `machine` is None, start it on this machine."""
         seats, ctx = self._seats[role.name], self._context(role, index)
         seats.past[index] = ctx
         self.control.dismissed[ctx.row] = False
@@ -464,7 +456,6 @@ class Crew:
                 raise _refused(role, index, e) from None
 
     def _start_here(self, call: Call) -> WorkerHandle:
-        """Start a worker on this machine, as a thread or a process."""
         pipe, theirs = multiprocessing.Pipe(duplex=False)
         runs: Handle
         if call.role.on == "thread":
@@ -505,7 +496,7 @@ class Crew:
             self.log(kind, text)
 
     def _ended(self, worker: WorkerHandle) -> None:
-        """Read the last messages of an ended worker. If none is "done", replace the worker or raise WorkerLost."""
+        """Read an ended worker's last messages. If the worker was not done, replace it or raise WorkerLost."""
         self._read_rest(worker)
         role, seats, index, now = worker.role, self._seats[worker.role.name], worker.ctx.index, time.monotonic()
         if worker.done or index in seats.leaving:
@@ -527,7 +518,7 @@ class Crew:
         self._begin(role, index)
 
     def _resize(self, role: Role) -> None:
-        """Start or dismiss workers until a role has the wanted number. A worker starts only at an empty seat."""
+        """Start or dismiss workers until a role has the wanted number."""
         seats = self._seats[role.name]
         for index in range(seats.n - 1, seats.size.wanted - 1, -1):
             seats.n = index
@@ -539,13 +530,13 @@ class Crew:
         for worker in list(seats.leaving.values()):
             if self._left(worker):
                 del seats.leaving[worker.ctx.index]
-        while seats.n < seats.size.wanted and seats.n not in seats.leaving:
+        while seats.n < seats.size.wanted and seats.n not in seats.leaving:  # a seat must be empty
             self._begin(role, seats.n)
             seats.n += 1
         seats.size.count(seats.n + len(seats.leaving))
 
     def _left(self, worker: WorkerHandle) -> bool:
-        """End a dismissed worker if its time is over. Return whether the worker has ended."""
+        """Kill a dismissed worker whose time is over. Return whether the worker has ended."""
         if self.serial:
             if not worker.role.drain:
                 worker.runs.close()
@@ -564,6 +555,6 @@ class Crew:
 
 
 def _refused(role: Role, index: int, why: Exception) -> UserError:
-    """Return the error for a worker that cannot start. The text advises fewer workers only if a limit is the cause."""
+    """Return the error for a worker that cannot start, with advice to use fewer workers if a limit was reached."""
     text = f"starting {role.name} {index} of {role.n} failed: {getattr(why, 'strerror', None) or why}"
     return UserError(f"{role.option}: {text}; {process.FEWER}" if processes.is_limit(why) else text)

@@ -1,10 +1,8 @@
 """Evaluation during training: a separate worker plays full games with the current weights every N frames.
 
-The evaluator requests one copy of the weights. The learner makes this copy after its next update (weights.Params). So
-every system is evaluated in the same way, whether its weights lie in Params, in a replica or in shared memory. A score
-belongs to exactly one version of the weights. The evaluator reads no checkpoint, because checkpoints may be large. The
-games run in separate environments, with the same seed each time. Training continues during an evaluation. If an
-evaluation is due during another one, it is skipped.
+The learner copies its weights for the evaluator after an update (weights.Params), so a score belongs to exactly one
+version of the weights. The games run in separate environments, with the same seed each time. Training continues during
+an evaluation. An evaluation that is due during another one is skipped.
 """
 
 from __future__ import annotations
@@ -66,7 +64,7 @@ def _next(frames: int, every: int) -> int:
 
 
 def _steps(ctx: WorkerContext, before: int) -> int:
-    """Return the run's agent steps so far. before: agent steps of the run's earlier sessions."""
+    """Return the run's agent steps so far. `before`: agent steps of the run's earlier sessions."""
     return before + int(ctx.all_counters.column("steps").sum())
 
 
@@ -79,7 +77,7 @@ def _row(envs: Envs, played: list[play.PlayedGame], asked: play.PlayOptions, pro
 
 
 def _by_task(envs: Envs, games: list[play.PlayedGame], asked: play.PlayOptions) -> Row:
-    """Return the mean return of each task. The score is the mean of these over all tasks."""
+    """Return the mean return of each task. The score is the mean of these means."""
     lanes, found = play.lanes_of(envs, asked.episodes), TaskReturns(envs.spec.tasks, fewest=1, window=None)
     for game in games:
         found.add(str(envs.spec.task_of(game.number % lanes)), game.ret)
@@ -87,9 +85,7 @@ def _by_task(envs: Envs, games: list[play.PlayedGame], asked: play.PlayOptions) 
 
 
 def _best(ctx: WorkerContext, net: Policy, row: Row) -> bool:
-    """Save the weights if they score higher than the saved best weights of this protocol. Return whether this was
-    done.
-    """
+    """Save the weights if they score higher than the saved best weights. Return whether they were saved."""
     if ctx.directory is None:
         return False
     where = checkpoint.best_weights(ctx.directory)

@@ -1,8 +1,8 @@
 """The start of a worker in a thread or a process, and the messages that the worker sends to the crew (main process).
 
-Messages go through a pipe, as pairs (kind, text). Kinds such as "warning", "caution" (a warning shown once), "note" and
-"decision" may come at any time. The last message has one of these kinds: "done", "closed", "error" with a traceback as
-text, or a key of KINDS with the message of that exception.
+A message is a pair (kind, text) through a pipe. Kinds such as "warning", "caution" (a warning shown once), "note" and
+"decision" may come at any time. The last message says how the worker ended: "done", "closed", "error" with a traceback
+as text, or a key of KINDS with the text of that exception.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Call(NamedTuple):
 
 
 class CloudPickled:
-    """Wrapper that sends a worker's Call to a process by cloudpickle, because the Call may hold users' factories."""
+    """Sends a worker's Call to a process by cloudpickle, because the Call may hold users' factories."""
 
     def __init__(self, value: Call):
         self.value = value
@@ -93,17 +93,15 @@ class WorkerThread(threading.Thread, Handle):
 
 
 class SerialWorker(Handle):
-    """A worker that runs in the calling thread. Each call of `turn` runs one turn of the worker."""
+    """A worker that runs in the calling thread. Each call of `turn` runs one turn."""
 
     def __init__(self, turns: Iterator[None]):
         self.turns = cast("Generator[None, None, None]", turns)
 
     def turn(self) -> None:
-        """See Handle."""
         next(self.turns)
 
     def close(self) -> None:
-        """See Handle."""
         self.turns.close()
 
 
@@ -125,7 +123,7 @@ def as_process(call: Call, pipe: Connection) -> None:
 
 
 def _compiling() -> tuple[str, str]:
-    """Return the message (kind, text) that this process sends when it compiles functions with Numba."""
+    """Return the message (kind, text) that announces a compilation by Numba."""
     from polyplay.core.compiled import CompileState
 
     return ("caution", CompileState.uncached) if CompileState.uncached else ("note", COMPILES)
@@ -140,7 +138,7 @@ def tune(threads: int) -> None:
 
 
 def keep_to(cores: int | None) -> None:
-    """Bind this process, and all processes that it starts, to `cores` cores. If None, do nothing. Raises UserError."""
+    """Bind this process, and processes that it starts, to `cores` cores. None: do nothing. Raises UserError."""
     if cores is None:
         return
     if not platform.BINDS:
@@ -152,9 +150,10 @@ def keep_to(cores: int | None) -> None:
 
 
 def start_early(given: Iterable[str]) -> None:
-    """Start the fork server now, so that the server and this process import torch at the same time. Do nothing if one
-    of the given options makes the server unnecessary, or must take effect before the server starts.
+    """Start the fork server now, so that the server and this process import torch at the same time. `given`: names of
+    the command's options. With some of them, do nothing.
     """
+    # these options need no server, or must take effect before its start
     if not {"serial", "on", "cores", "help", "h"}.intersection(given):
         prepare()
         SERVER.ensure_running()

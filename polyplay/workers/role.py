@@ -39,7 +39,7 @@ SERVING = {"act": "predictors", "learn": "trainers"}  # the same for roles with 
 
 @dataclass(frozen=True, eq=False)
 class Role:
-    """A group of workers that do the same work: `work(ctx, **holds)`. n: number of workers when the run starts."""
+    """A group of workers that each run `work(ctx, **holds)`. `n`: number of workers when the run starts."""
 
     name: str
     work: Work
@@ -52,55 +52,53 @@ class Role:
 
     @cached_property
     def _parts(self) -> list[tuple[str, Any]]:
-        """The role's arguments as pairs (name, value), and the parts of each argument that is a Holder."""
+        """The role's arguments as pairs (name, value), and after these the values inside each Holder argument."""
         made = [part for value in self.holds.values() if isinstance(value, Holder) for part in value.holds().items()]
         return [*self.holds.items(), *made]
 
     def holding(self, **more: Any) -> Role:
-        """Return a copy of the role with other arguments. It can replace the role in a crew before the start."""
+        """Return a copy of the role with changed arguments."""
         return replace(self, holds={**self.holds, **more})
 
     def find(self, kind: type[T]) -> T | None:
-        """Return the first value of class `kind` among the role's arguments and their parts, or None if there is
-        none.
-        """
+        """Return the role's first argument of class `kind`, or None. Values inside Holder arguments count, too."""
         return next((value for _, value in self._parts if isinstance(value, kind)), None)
 
     def edges(self) -> dict[str, Edge]:
-        """Return the edges (objects shared with other workers), by the name of the argument that holds the edge."""
+        """Return the edges (objects shared with other workers), by the name of the argument or Holder entry."""
         return {end: value for end, value in self._parts if isinstance(value, Edge)}
 
     @property
     def source(self) -> Source | None:
-        """The source of the data that the role learns from. It is None if the role does not learn."""
+        """The source of the data that the role learns from, or None if the role does not learn."""
         from polyplay.learning import Source
 
         return self.find(Source)  # type: ignore[type-abstract]
 
     @property
     def spec(self) -> LearnerSpec | None:
-        """The LearnerSpec, which says how the role learns. It is None if the role does not learn."""
+        """The LearnerSpec of the role's learning, or None if the role does not learn."""
         from polyplay.learning import LearnerSpec
 
         return self.find(LearnerSpec)
 
     @property
     def policy(self) -> PolicyFactory | None:
-        """The factory of the network that the role acts with or trains. It is None if the role has no network."""
+        """The factory of the network that the role acts with or trains, or None if the role has no network."""
         from polyplay.nets.policy import PolicyFactory
 
         return self.find(PolicyFactory)
 
     @cached_property
     def parameters(self) -> int:
-        """The number of parameters of the role's network. It is 0 if the role has no network."""
+        """The number of parameters of the role's network, or 0 if the role has no network."""
         from polyplay.nets.factory import count_parameters
 
         return count_parameters(self.policy) if self.policy else 0
 
     @property
     def option(self) -> str:
-        """The command-line option for the number of workers. Without such an option, it is the role's name."""
+        """The command-line option for the number of workers, or the role's name if no such option exists."""
         known = OPTIONS | SERVING if self.drain else OPTIONS
         return f"--{known[self.name]}" if self.name in known else self.name
 
@@ -111,7 +109,7 @@ class Role:
 
     @property
     def acts(self) -> bool:
-        """Whether the role acts, in separate environments or for the lanes of a LaneTable (argument `agents`)."""
+        """Whether the role acts, in environments of the role or in the lanes of a LaneTable (argument `agents`)."""
         return self.envs is not None or "agents" in self.edges()
 
     @property
@@ -126,23 +124,23 @@ class Role:
 
     @property
     def agents(self) -> int:
-        """The number of agents that the role trains, if each agent has separate counters. Else it is 0."""
+        """The number of agents that the role trains separately, or 0 if it trains at most one."""
         return self.source.agents if self.source else 0
 
     @property
     def replay(self) -> Replay | None:
-        """The replay that the role learns from, or that its workers hold for other roles. None without a replay."""
+        """The replay buffer that the role learns from, or that its workers hold for other roles, or None."""
         out = self.holds.get("out")
         return self.find(Replay) or (out.replay if isinstance(out, Edge) else None)
 
     @property
     def held_replay(self) -> Replay | None:
-        """The replay memory that each worker of the role holds itself. It is None if the workers hold no replay."""
+        """The replay buffer that each worker of the role holds in its memory, or None."""
         return self.replay if self.source is None or self.source.holds_replay else None
 
 
 def check_holds(name: str, work: Work, holds: Mapping[str, Any]) -> None:
-    """Check the arguments of a role. Raises UserError: one is unknown to `work`, missing, or of a wrong class."""
+    """Check a role's arguments. Raises UserError if one is unknown to `work`, missing, or of a wrong class."""
     signature = inspect.signature(work)
     try:
         signature.bind(None, **holds)
@@ -153,7 +151,6 @@ def check_holds(name: str, work: Work, holds: Mapping[str, Any]) -> None:
 
 
 def _check_classes(name: str, holds: Mapping[str, Any]) -> None:
-    """Check the classes of a role's arguments. Raises UserError: an argument is of a wrong class."""
     from polyplay.learning import LearnerSpec, Source
     from polyplay.nets.policy import PolicyFactory
 
@@ -169,14 +166,14 @@ def _check_classes(name: str, holds: Mapping[str, Any]) -> None:
 
 @dataclass
 class Placement:
-    """The devices of workers. device: auto, cpu or cuda. actors_on: cpu, or device (the device of the learners)."""
+    """The devices of workers. `device`: auto, cpu or cuda. `actors_on`: cpu, or device (the learners' devices)."""
 
     device: str = "cpu"
     actors_on: str = "cpu"
 
     @property
     def devices(self) -> tuple[str, ...]:
-        """The devices that learners compute on. Raises UserError: this machine has no such device."""
+        """The devices that learners compute on. Raises UserError if this machine lacks the device."""
         if self.device == "cpu":
             return ("cpu",)
         from polyplay.nets.device import choose_devices
@@ -193,19 +190,19 @@ class Placement:
         return cores() if self.on_cpu else len(self.devices)
 
     def env_threads(self, actors: int) -> int:
-        """Return how many threads step an actor's environments: one if actors compute on the CPU. Actors on a GPU
-        together have two threads per core, so that some threads step environments while others wait for the GPU.
+        """Return the number of threads that step an actor's environments. An actor on a CPU has one thread. All actors
+        on GPUs together have two threads per core, so that some step environments while others wait for the GPU.
         """
         return 1 if self.actors_on == "cpu" or self.on_cpu else max(1, 2 * cores() // actors)
 
     def only_cpu(self, system: str) -> None:
-        """Place all workers on the CPU, for a system that computes only there. Raises UserError: --device is cuda."""
+        """Place all workers on the CPU, for a system without GPU support. Raises UserError with `--device cuda`."""
         if self.device == "cuda":
             raise UserError(f"--device cuda: {system}'s workers compute on the CPU only; use auto or cpu")
         self.device = "cpu"
 
     def device_for(self, role: Role, index: int) -> str:
-        """Return the device of worker `index` of a role. Processes take devices in turn. Threads share the first."""
+        """Return the device of worker `index` of a role: processes use the devices in rotation, threads the first."""
         if role.envs is not None and role.source is None and self.actors_on == "cpu":
             return "cpu"
         return self.devices[index % len(self.devices) if role.on == "process" else 0]
@@ -230,7 +227,7 @@ def draw_diagram(crew: Crew) -> str:
 
 
 def _holds(role: Role) -> list[str]:
-    """Return lines of text that describe what one worker of a role does and holds."""
+    """Return lines of text about one worker of a role: environments, network, replay and rollouts."""
     rows, held, envs = list[str](), role.holds, role.envs
     if envs is not None:
         groups = f" in {envs.groups} groups" if envs.groups > 1 else ""
@@ -276,7 +273,7 @@ def describe_wiring(crew: Crew) -> Row:
 
 
 def _shared(crew: Crew) -> list[tuple[Arrow, list[str], list[str]]]:
-    """Return each flow of data, with the names of the roles that write it and of the roles that read it."""
+    """Return each flow of data, with the names of the roles that send it and of those that receive it."""
     edges: dict[int, Edge] = {id(e): e for role in crew.roles for e in role.edges().values()}
     found = []
     for key, edge in edges.items():
@@ -298,6 +295,6 @@ FEW = 6  # most tasks that a diagram names
 
 
 def _played(envs: Envs) -> str:
-    """Return the environment's title. For several tasks, return their names, or their number if there are many."""
+    """Return the environment's title. For several tasks, return their names, or their number if they are many."""
     tasks = envs.spec.tasks
     return envs.title if not tasks else ", ".join(tasks) if len(tasks) <= FEW else f"{len(tasks)} tasks {envs.title}"

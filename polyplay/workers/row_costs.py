@@ -1,7 +1,7 @@
-"""Measurement of what the parts of a system cost: an environment step, a forward pass, and an update.
+"""Measurement of the costs of a system: an environment step, a forward pass, and an update.
 
-Each cost is measured with one compute thread. The cost of an update is also measured with two threads. No cost includes
-queues, copies between processes, or bootstrap values.
+Each cost is measured with one compute thread, and the cost of an update also with two. Queues, copies between processes
+and bootstrap values are not included.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ DRAWN = 64  # number of batches of random actions, which are used in rotation
 
 
 def measure_costs(envs: Envs, spec: LearnerSpec, T: int, B: int, precision: str) -> RowCosts:
-    """Measure the wall time that a row (one step of one environment) costs. Nothing else may run on the machine.
-    T: rows per trajectory. B: trajectories per batch.
+    """Measure the wall time per row (one step of one environment), on a machine that runs nothing else. `T`: rows per
+    trajectory. `B`: trajectories per batch.
     """
     before, lanes, B = torch.get_num_threads(), min(envs.lanes, LANES), max(1, min(B, ROWS // T))
     try:
@@ -49,7 +49,7 @@ def measure_costs(envs: Envs, spec: LearnerSpec, T: int, B: int, precision: str)
 
 
 def cpu_cost(turn: Callable[[], object], seconds: float, clock: Callable[[], float] = process_time) -> float:
-    """Return the median µs per call of `turn`. The default clock counts the CPU time of all threads of this process."""
+    """Return the median µs per call of `turn`, by default in CPU time of all threads of this process."""
     began = perf_counter()
     for warm in range(5):
         if warm >= 2 and perf_counter() - began > seconds:
@@ -69,7 +69,7 @@ def cpu_cost(turn: Callable[[], object], seconds: float, clock: Callable[[], flo
 
 
 class CostProfile:
-    """Measures the costs of a system in µs: those of its environments, its policy and its learner."""
+    """Measures the µs that a system's environments, policy and learner take."""
 
     def __init__(self, envs: Envs, spec: LearnerSpec, precision: str = "float32"):
         self.clock: Callable[[], float] = process_time
@@ -83,7 +83,7 @@ class CostProfile:
         self.optimizer.param_groups[0]["lr"] = 1e-6
 
     def env(self, seconds: float, lanes: int = 1, inline: bool | None = True) -> float:
-        """Return the µs of one step of `lanes` parallel environments together. Their actions are random."""
+        """Return the µs of one step of `lanes` parallel environments in total, with random actions."""
         patience = self.envs.step_timeout
         few = Envs(self.envs.name, lanes, options=self.envs.options, workers=1, step_timeout=patience)
         few = few.share(inline=inline, helps=True)
@@ -119,7 +119,7 @@ class CostProfile:
         return cpu_cost(act, seconds, self.clock)
 
     def learn(self, T: int, B: int, seconds: float) -> float:
-        """Return the µs of learning from B trajectories of T rows each: one update, or all passes over the rows."""
+        """Return the µs of learning from B trajectories of T rows, with all passes over them."""
         several = self.spec.passes is not None
         rows = self._rows((T + several, B))  # with several passes, the last row gives only a bootstrap value
         batch, state = tree.map(torch.from_numpy, rows), self.policy.initial(B)
@@ -137,14 +137,14 @@ class CostProfile:
         return self.run.part(parts, order, at, 0)
 
     def apply_gradient(self, scored: LossOutput, *_: object) -> Generator[None, None, float]:
-        """Update for `run_epochs`, but compute only the norm of the gradient and the step of the optimizer."""
+        """See Learner.apply_gradient. Compute only the norm of the gradient and the optimizer's step."""
         torch.linalg.vector_norm(self.vector.grad)
         self.optimizer.step()
         yield
         return 0.0
 
     def _rows(self, shape: tuple[int, ...]) -> Batch:
-        """Return rows to learn from. Images are random, other numbers are 0, and every action is legal."""
+        """Return a batch with random images, zeros as other numbers, and all actions legal."""
         spec, rng = self.envs.spec, np.random.default_rng(0)
         rows = tree.zeros(rows_of(spec, self.policy.spec()), shape)
         for _, x in tree.leaves(rows["obs"]):

@@ -1,14 +1,14 @@
-"""Division of the cores between acting and learning. It uses costs that are measured before the workers of a run start.
+"""Division of the cores between actors and learners, by costs that are measured before the workers of a run start.
 
-Acting takes `act` seconds of a core per row (one step of one environment), including a share of a forward pass.
-Learning takes `learn` seconds per row with one compute thread, and learning(t) = learn / t^log2(gain) with t threads.
-Here `gain` is the speedup by a second thread. So n actors of one thread each, and learners of t threads each, handle at
-most
+A row is one step of one environment. Acting takes `act` seconds of a core per row, with the row's share of a forward
+pass. Learning takes `learn` seconds per row with one thread, and learning(t) = learn / t^log2(gain) seconds with t
+threads, where `gain` is the speedup by a second thread. With n actors of one thread each, and t threads for each
+learner, the largest number of rows per second is
 
-    min( n / act,  learners / learning(t),  cores / (act + learn) )   rows a second; n + learners · t ≤ cores, or t = 1
+    min( n / act,  learners / learning(t),  cores / (act + learn) )   where t = (cores − n) / learners, at least 1
 
-The smallest number of actors that reaches nearly the best rate is chosen. If actors run on other machines, they use the
-cores there, and the learners use all cores of this machine: n ≤ cores there, learners · t ≤ cores here.
+The smallest n with nearly the best rate is chosen. If actors run on other machines, they use the cores there, and the
+learners use all cores of this machine.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ SMALL = 200_000  # parameters of a network; a second thread slows down smaller n
 
 @dataclass(frozen=True)
 class RowCosts:
-    """Costs of acting and learning per row, in seconds of one core. gain: speedup of learning by a second thread."""
+    """Costs of acting and learning per row, in seconds of one core. `gain`: speedup of learning by a second thread."""
 
     act: float
     learn: float
@@ -46,8 +46,8 @@ class RowCosts:
 
 
 def actor_rate(costs: RowCosts, n: int, among: int, learners: int = 1, away: int = 0) -> float:
-    """Return the most rows per second with `n` actors. among: number of cores here. away: cores of other machines that
-    run the actors, or 0 if the actors run here.
+    """Return the most rows per second with `n` actors. `among`: cores of this machine. `away`: cores of other machines
+    that run the actors, or 0 if the actors run here.
     """
     learning = costs.learning(max(1, (among - (0 if away else n)) // learners))  # threads of each learner
     all_work = away / costs.act if away else among / (costs.act + costs.learn)
@@ -55,12 +55,12 @@ def actor_rate(costs: RowCosts, n: int, among: int, learners: int = 1, away: int
 
 
 def fewest_actors(learners: int) -> int:
-    """Return the smallest allowed number of actors: at least two, and equally many for each learner."""
+    """Return the smallest allowed number of actors: at least FEW, and a multiple of the number of learners."""
     return learners * -(-FEW // max(1, learners))
 
 
 def best_actors(costs: RowCosts, among: int, learners: int = 1, away: int = 0) -> int:
-    """Return the best number of actors, which is a multiple of the number of learners. Arguments: as in actor_rate."""
+    """Return the best number of actors, a multiple of the number of learners. For arguments, see actor_rate."""
     least = fewest_actors(learners)
     rates = {
         n: actor_rate(costs, n, among, learners, away)
@@ -70,23 +70,21 @@ def best_actors(costs: RowCosts, among: int, learners: int = 1, away: int = 0) -
 
 
 def niceness(actors: int, learners: int) -> int:
-    """Return the niceness (lower priority) of actors that never wait for learners. It is just enough to give each
-    learner a core. With a higher niceness, other programs would take the actors' cores.
-    """
+    """Return the least niceness of actors that leaves each learner a core, for actors that never wait for learners."""
     crowd = actors / max(cores() - learners, 1)
     return max(0, round(math.log(crowd, 1.25)))  # each step of niceness gives other processes 1.25 times the share
 
 
 def choose_actors(crew: Crew, envs: Envs, spec: LearnerSpec, T: int, batch: int, learners: int) -> int:
-    """Return the number of actors, for actors that never wait for learners. All learners together make an update from
-    `batch` trajectories of T rows.
+    """Return the number of actors for a system whose actors never wait for learners.
 
-    Costs are measured only at the start of a run with processes on CPUs (crew.measures). If only the learners use a
-    GPU, each free core gets an actor. In all other cases, the fewest actors are chosen. So it is with two cores,
-    because two actors and a learner that shared two cores were the fastest (bench/results/compare).
+    If all workers use CPUs, the number follows from measured costs (`crew.measures`). If only the learners use a GPU,
+    each free core gets an actor. In all other cases, the fewest actors are chosen.
+    `T`: rows per trajectory. `batch`: trajectories per update of all learners together.
     """
     away = 0 if crew.fleet is None else crew.fleet.cores("act")
     free, least = away or cores() - learners, fewest_actors(learners)
+    # on two cores, the fewest actors were the fastest in measurements (bench/results/compare)
     if not crew.measures or crew.serial or crew.on == "thread" or free < FEW:
         return least
     if not crew.placement.on_cpu:
@@ -108,10 +106,9 @@ def choose_actors(crew: Crew, envs: Envs, spec: LearnerSpec, T: int, batch: int,
 def threads_of(role: Role, crew: Crew) -> int:
     """Return the compute threads per worker of a role.
 
-    A role with a set number of threads gets this number. The other roles share the remaining cores. If the network is
-    small, each worker gets one thread. Even with a large network, a second thread makes the forward pass only 1.5 times
-    as fast. So a worker gets several threads only if cores are left. In a traced run, all roles get the same number, so
-    that a run in one thread can repeat the trace exactly.
+    If the role's number of threads is set, return this number. With a small network, return 1. With a large network,
+    return an equal share of the remaining cores. In a traced run, all roles get the same number, so that a run in one
+    thread can repeat the trace exactly.
     """
     roles = [r for r in crew.roles if r.name != "evaluator"]  # the evaluator is mostly idle
     wanted = {r.name: 0 if crew.trace else crew.threads(r) for r in crew.roles}
@@ -128,6 +125,6 @@ def threads_of(role: Role, crew: Crew) -> int:
 
 
 def _share(among: int, counts: dict[str, int], wanted: dict[str, int]) -> int:
-    """Return the threads of each worker without a set number. counts: workers by role. wanted: set threads, or 0."""
+    """Return the threads per worker of roles without a set number. `counts`: workers. `wanted`: set threads, or 0."""
     left = among - sum(n * wanted[name] for name, n in counts.items())
     return max(1, left // max(1, sum(n for name, n in counts.items() if not wanted[name])))

@@ -1,1 +1,1 @@
-"""Several machines: a crew on each other machine starts workers, and a line (connection) carries the shared data."""
+"""Run on several machines: a process on each other machine starts workers, and a connection carries shared data."""

@@ -1,4 +1,4 @@
-"""Cluster: machines of an existing Ray cluster, or of one that `--hosts local:N` starts. Only this file uses Ray."""
+"""Machines of an existing Ray cluster, or of one that `--hosts local:N` starts. Only this file uses Ray."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class MachineInfo:
     node: str = ""  # Ray's ID of the machine
 
     def check_versions(self, theirs: dict[str, str]) -> None:
-        """Raise UserError if the other machine has other versions than this one, because calls are sent pickled."""
+        """Raise UserError if the other machine's versions differ from those here. `theirs`: its `needed_versions()`."""
         ours = needed_versions()
         if other := [name for name in ours if ours[name] != theirs.get(name)]:
             what = ", ".join(f"{name} {theirs.get(name)} there and {ours[name]} here" for name in other)
@@ -65,7 +65,7 @@ class MachineInfo:
 
 
 def _ray() -> Any:
-    """Return the module `ray`. Raises UserError: Ray is missing or too old."""
+    """Return the module `ray`. Raises UserError if Ray is missing or too old."""
     try:
         import ray
     except ImportError:
@@ -77,8 +77,8 @@ def _ray() -> Any:
 
 
 class Cluster:
-    """The machines that `--hosts` names. ship: folder of modules that are copied to these machines. Raises UserError:
-    `hosts` is not valid, or the folder is missing.
+    """The machines that `--hosts` names. `ship`: folder of modules that are copied to these machines. Raises UserError
+    if `hosts` is not valid, or if the folder `ship` is missing.
     """
 
     def __init__(self, hosts: str, ship: str | None = None):
@@ -99,7 +99,7 @@ class Cluster:
     own_cores = property(lambda self: not self.local)  # whether other machines have other cores than this one
 
     def connect(self) -> Any:
-        """Join the cluster with this process, unless it has joined. Return the module `ray`. Raises UserError."""
+        """Join the cluster, unless this process has joined already. Return the module `ray`. Raises UserError."""
         if "ray" not in sys.modules:  # Ray reads these variables when it is imported
             os.environ["RAY_DEDUP_LOGS_SKIP_REGEX"] = "."  # hides raylets' messages about lost workers
             os.environ["RAY_IGNORE_UNHANDLED_ERRORS"] = "1"  # ignores errors in answers that were not awaited
@@ -140,22 +140,20 @@ class Cluster:
             threading.Thread(target=watch, args=(ray,), daemon=True).start()
 
     def _look(self, ray: Any) -> None:
-        """Ask Ray's head node for the list of nodes (machines) every second. This runs in a thread."""
+        """In a thread, ask Ray's head node for the list of nodes (machines) every second."""
         while not self._over.wait(EVERY):
             with contextlib.suppress(Exception):
                 self._nodes = ray.nodes()
                 self._missed = 0
 
     def _count(self, _: Any) -> None:
-        """Count the seconds without an answer of the head node, in a thread. Suspended time does not count."""
-        while not self._over.wait(EVERY):
+        """In a thread, count the seconds since the last answer of Ray's head node."""
+        while not self._over.wait(EVERY):  # not a clock, which would count suspension of this process
             self._missed += 1
 
     def failing(self) -> str:
-        """Return an error text if Ray's head node no longer answers, else "". This check is needed, because Ray's own
-        client would end this process a minute after the loss of the head node.
-        """
-        if self._missed <= TRIES:
+        """Return an error text if Ray's head node no longer answers, else "". The run must then end."""
+        if self._missed <= TRIES:  # Ray's own client would end this process a minute after the loss
             return ""
         return f"--hosts: the head of the Ray cluster, {self.head}, has not answered for {TRIES * EVERY:.0f} s"
 
@@ -179,7 +177,7 @@ class Cluster:
         return sorted(found, key=lambda info: info.name)
 
     def start_actor(self, info: MachineInfo, cls: type, cpus: int, *given: Any) -> RayActor:
-        """Start a Ray actor (remote object) of class `cls` on a machine. Ray restarts none and repeats no calls."""
+        """Start a Ray actor (remote object) of class `cls` on a machine, without automatic restarts and retries."""
         ray = self.connect()
         where = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(info.node, soft=False)
         options = {"num_cpus": max(0, min(info.cores, cpus)), "max_restarts": 0, "max_task_retries": 0}
@@ -187,14 +185,12 @@ class Cluster:
         return RayActor(ray, actor.remote(*given), info)
 
     def close(self) -> None:
-        """Leave the cluster. If this run started the cluster, end it. If the head node does not answer, Ray's cleanup
-        would wait forever or crash at exit. This process then exits without it.
-        """
+        """Leave the cluster. If this run started the cluster, end it."""
         lost = self.failing() != ""
         if not self._over.is_set() and self._nodes:
             ray = _ray()
             self._over.set()
-            if lost:
+            if lost:  # Ray's cleanup would wait forever or crash
                 atexit.unregister(ray.shutdown)
                 atexit.register(_end_at_once)
             else:
@@ -211,7 +207,7 @@ class RayActor:
         self._ray, self._actor, self.info = ray, actor, info
 
     def call(self, name: str, *given: Any, timeout: float = OPENING) -> Any:
-        """Call a method and return its result. Raises UserError: the method fails or is late, or the actor is gone."""
+        """Call a method and return its result. Raises UserError if the call fails, times out, or the actor is lost."""
         ray, where = self._ray, f"{self.info.name} ({self.info.address})"
         try:
             return ray.get(self.send(name, *given), timeout=timeout)
@@ -250,7 +246,7 @@ def _muted() -> Iterator[None]:
 
 
 def _last_line(e: Exception) -> str:
-    """Return the last line of an exception's text. If the text is empty, return the name of the exception's class."""
+    """Return the last line of an exception's text, or the name of the exception's class if there is no text."""
     return next((line.strip() for line in reversed(str(e).splitlines()) if line.strip()), type(e).__name__)
 
 
@@ -262,9 +258,9 @@ def _end_at_once() -> None:
 
 
 def node_names(nodes: Mapping[str, str], before: Mapping[str, str], lost: Collection[str] = ()) -> dict[str, str]:
-    """Return the names of nodes (machines) by ID. If several nodes have the same name, a part of the ID is added. Names
-    in `before` never change. A new node with the name of a lost node is left out until Ray notices the loss, because
-    both may be the same machine.
+    """Return the names of nodes (machines) by ID. If several nodes have the same name, add a part of the ID. The names
+    in `before` stay as they are. A new node with the name of a node in `lost` may be the same machine, so omit it until
+    Ray notices the loss.
     """
     count, gone = Counter(nodes.values()), {nodes[i] for i in nodes.keys() & {*lost}}
     there = {i: name for i, name in nodes.items() if i in before or name not in gone}
@@ -292,7 +288,7 @@ QUIET = {"RAY_AUTH_MODE": "token", **dict.fromkeys(ZERO.split(), "0")}
 
 
 class LocalCluster:
-    """A cluster on this machine: a head node and `n` other nodes. Raises UserError: the nodes do not start."""
+    """A cluster on this machine: a head node and `n` other nodes. Raises UserError if the nodes do not start."""
 
     def __init__(self, n: int):
         self.folder = tempfile.mkdtemp(prefix="polyplay-", dir="/tmp")  # names of sockets must be short
@@ -307,7 +303,7 @@ class LocalCluster:
             raise UserError(f"--hosts local:{n}: Ray could not start {n + 1} raylets here; use a smaller number")
 
     def close(self, lost: bool = False) -> None:
-        """End the cluster. lost: whether the head node is lost. The cluster is then killed at once."""
+        """End the cluster. If the head node is lost, kill the cluster at once."""
         assert self._runs.stdin is not None
         self._runs.stdin.close()
         try:

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 class RemoteWorker(processes.Handle):
-    """A worker on another machine. pipe: receives the worker's messages, which arrive over the line (connection)."""
+    """A worker on another machine. `pipe`: receives the worker's messages, which come over a line (connection)."""
 
     apart = True
 
@@ -63,29 +63,24 @@ class RemoteWorker(processes.Handle):
     sentinel = property(lambda self: self._ended)
 
     def is_alive(self) -> bool:
-        """See Handle."""
         return not self._over.is_set()
 
     def join(self, timeout: float | None = None) -> None:
-        """See Handle."""
         self._over.wait(timeout)
 
     def kill(self) -> None:
-        """See Handle."""
         self.signal(platform.KILL)
 
     def ending(self) -> str:
-        """See Handle."""
         return self._how or processes.ending_text(self.exitcode)
 
     def close(self) -> None:
-        """See Handle."""
         os.close(self._ended)
 
 
 @dataclass(eq=False, kw_only=True)
 class Machine(Spot):
-    """Another machine with a crew (the process that starts workers there), as the main process sees it."""
+    """Another machine of the run, as the main process sees it. A crew is the process that starts workers there."""
 
     actor: RayActor
     about: dict[str, Any]  # result of RemoteCrew.about
@@ -106,7 +101,9 @@ class Machine(Spot):
         return {"workers": len(self.workers), "mb_in": mb_in, "mb_out": mb_out, "round_trip_ms": trip, **load}
 
     def seat(self, seat: RemoteSeat, number: int, files: Sequence[tuple[str, Path]]) -> None:
-        """Let the crew start a worker, in the line's sending thread. files: (name there, path here) of needed files."""
+        """Send the request to start a worker, after its files and data. The line's sending thread calls this method.
+        `files`: pairs (name on the other machine, path here).
+        """
         for name, path in files:
             self.end.line.send((0, *piece) for piece in file_pieces(path, name))
         if (seat.role, seat.index) not in self.seats:
@@ -117,7 +114,7 @@ class Machine(Spot):
 
 
 def roles_elsewhere(places: Places, crew: Crew) -> list[Role]:
-    """Return the roles that have workers on other machines. Raises UserError: no role has such workers."""
+    """Return the roles that have workers on other machines. Raises UserError if no role has such workers."""
     if roles := [role for role in crew.roles if places.goes(role)]:
         return roles
     text = "all workers of this run stay here, by --place or because only one worker acts and learns"
@@ -125,7 +122,7 @@ def roles_elsewhere(places: Places, crew: Crew) -> list[Role]:
 
 
 def plan_in_words(places: Places, crew: Crew, infos: Sequence[MachineInfo]) -> dict[str, str]:
-    """Return the planned workers of each machine as text, this one first. Raises UserError: a rule does not fit."""
+    """Return each machine's planned workers as text, the main machine first. Raises UserError if a rule doesn't fit."""
     threads = {role.name: threads_of(role, crew) for role in crew.roles}
     places.check(infos, threads)
     cores = {info.name: f" ({info.cores} core{'s' * (info.cores != 1)})" for info in infos}
@@ -133,7 +130,7 @@ def plan_in_words(places: Places, crew: Crew, infos: Sequence[MachineInfo]) -> d
 
 
 def check_memory(places: Places, crew: Crew, machines: Sequence[Machine]) -> None:
-    """Check that each machine has enough memory for the replays (replay memories) planned there. Raises UserError."""
+    """Check that each machine has enough memory for the replay buffers planned on it. Raises UserError."""
     threads = {role.name: threads_of(role, crew) for role in crew.roles}
     plan = places.plan([machine.info for machine in machines], threads)
     sizes = {r.name: r.held_replay.bytes(batches="out" not in r.holds) for r in crew.roles if r.held_replay is not None}
@@ -145,7 +142,7 @@ def check_memory(places: Places, crew: Crew, machines: Sequence[Machine]) -> Non
 
 
 def _in_words(seats: list[tuple[str, int]]) -> str:
-    """Return workers as text, such as "act 0-3 5, learn 0". seats: the role and the index of each worker."""
+    """Return workers as text, such as "act 0-3 5, learn 0". `seats`: role and index of each worker."""
     words = dict[str, list[str]]()
     for (name, _), run in itertools.groupby(enumerate(seats), lambda found: (found[1][0], found[1][1] - found[0])):
         indices = [index for _, (_, index) in run]
@@ -162,7 +159,7 @@ FIRST, HOUR = 2.0, 3600.0  # seconds until the first retry after a failure, doub
 
 
 class Fleet:
-    """The other machines of a run. timeout: seconds of silence until one is lost. rules: the rules of `--place`."""
+    """The other machines of a run. `timeout`: seconds of silence until a machine is lost. `rules`: parsed `--place`."""
 
     def __init__(self, cluster: Cluster, timeout: float = 5.0, rules: Sequence[PlaceRule] = ()):
         self.cluster, self.timeout, self.places = cluster, timeout, Places(rules)
@@ -187,7 +184,7 @@ class Fleet:
         return [m.info for m in self.opened if m.lost is None] or self.cluster.machines()
 
     def cores(self, role: str = "") -> int:
-        """Return the cores of all other machines, or only of the machines for a role. For a local cluster, return 0."""
+        """Return the cores of all other machines, or of those for `role`. Return 0 for a cluster on this machine."""
         infos = self.places.machines_for(role, self._there()) if role else self._there()
         return sum(info.cores for info in infos) if self.cluster.own_cores else 0
 
@@ -197,7 +194,7 @@ class Fleet:
         return {role.name: sum(self.places.is_away(role, i, n) for i in range(role.n)) for role in roles}
 
     def check(self, crew: Crew) -> str:
-        """Return the plan of machines and workers as text. Start nothing. Raises UserError: the plan cannot work."""
+        """Return the plan of machines and workers as text. Start nothing. Raises UserError if the plan cannot work."""
         infos, self.places.roles = self.cluster.machines(), crew.roles
         planned = plan_in_words(self.places, crew, infos)
         for role in roles_elsewhere(self.places, crew):
@@ -217,12 +214,12 @@ class Fleet:
         return any(role.learner and not role.learns_own and self.places.goes(role) for role in crew.roles)
 
     def plan(self, crew: Crew) -> dict[str, str]:
-        """Return the planned workers of each machine, this machine first. Raises UserError: see plan_in_words."""
+        """Return the planned workers of each machine as text. Raises UserError if a rule of `--place` does not fit."""
         self.places.roles = crew.roles
         return plan_in_words(self.places, crew, self.cluster.machines())
 
     def _shared(self, *values: object) -> tuple[list[SharedObject], list[Semaphores]]:
-        """Return the shared objects and the semaphores (bells) that these values contain."""
+        """Return the shared objects, and the semaphores (bells), inside the given values."""
         _, found = dump(values, self._numbers)
         bells = [x for x in found if isinstance(x, Semaphores)]
         return [x for x in found if not isinstance(x, Semaphores)], bells
@@ -266,7 +263,7 @@ class Fleet:
         threading.Thread(target=self._look_for_more, daemon=True).start()
 
     def _open(self, info: MachineInfo) -> bool:
-        """Start a crew on a machine. Return whether it replaces a lost crew. Raises UserError."""
+        """Start a crew on a machine. Return whether the machine has lost an earlier crew. Raises UserError."""
         actor = self.cluster.start_actor(
             info, RemoteCrew, self._computing, self.key, info.address, PATIENCE * self.timeout
         )
@@ -290,7 +287,7 @@ class Fleet:
         return again
 
     def _line_to(self, info: MachineInfo, actor: RayActor) -> Machine:
-        """Connect to a crew that was started, by a line. Return the machine. Raises UserError."""
+        """Connect to a crew, and return its machine. Raises UserError."""
         about = actor.call("about")
         info.check_versions(about["versions"])
         with self._lock:
@@ -318,7 +315,7 @@ class Fleet:
     # ----------------------------------------------------------------------------------------- workers
 
     def place(self, role: Role, index: int) -> Machine | None:
-        """Choose the machine for a worker that starts. If no machine is left now, return None."""
+        """Return the machine for a worker that starts, or None if no machine is available now."""
         best = self.places.choose(role, index, self.opened)
         if best is not None and (role.name, index) in self._seated:
             self._note("replaced", best.info, worker=f"{role.name} {index}")
@@ -327,7 +324,7 @@ class Fleet:
         return best
 
     def _look_for_more(self) -> None:
-        """Start crews on machines that have joined the cluster or have lost their crews. This runs in a thread."""
+        """In a thread, start crews on machines that have joined the cluster or have lost their crews."""
         while not self._over.wait(LOOK):
             there = {m.info.name for m in self.opened if m.lost is None} | self._opening
             for info in self.cluster.machines():
@@ -337,7 +334,7 @@ class Fleet:
                     self._start_thread(self._open_another, info)
 
     def _put_off(self, info: MachineInfo) -> float:
-        """Record that a machine failed. Return the seconds until the next try."""
+        """Record a failure of a machine. Return the seconds until the next attempt to start a crew there."""
         n, until = self._failures.get(info, (0, 0.0))
         n = n if time.monotonic() < until + HOUR else 0
         pause = min(FIRST * 2.0**n, HOUR)
@@ -345,7 +342,7 @@ class Fleet:
         return pause
 
     def _open_another(self, info: MachineInfo) -> None:
-        """Start a crew on a machine during the run. Report a failure as a warning."""
+        """Start a crew on a machine during the run, and report a failure only as a warning."""
         try:
             again = self._open(info)
             self._messages.put(f"machine {info.name} has {'a new crew' if again else 'joined'}")
@@ -390,7 +387,7 @@ class Fleet:
         return worker
 
     def report(self) -> dict[str, dict[str, float]]:
-        """Return the metrics of each machine since the last report, by the machine's name."""
+        """Return each machine's metrics since the last report, by the machine's name."""
         return {m.info.name: m.report() for m in self.opened if m.lost is None}
 
     # ------------------------------------------------------------------------------------------- events
@@ -400,7 +397,7 @@ class Fleet:
         return [self._messages.get() for _ in range(self._messages.qsize())]
 
     def _hear(self, machine: Machine, value: dict[str, Any]) -> None:
-        """Log a message of a remote worker, with paths changed to paths here. A UserError also names the machine."""
+        """Log a remote worker's message. Replace its paths by those here, and add the machine's name to a UserError."""
         text: str = value["text"].replace(machine.about["folder"], str(self.directory))
         where = f"; this is on {machine.info.name}, to which --ship DIR copies a folder's modules"
         if (worker := machine.workers.get(value["number"])) is not None:
@@ -413,7 +410,7 @@ class Fleet:
         worker.ended(value["how"], value.get("code"))
 
     def _lose(self, machine: Machine, why: str) -> None:
-        """Record that a machine and its workers are lost. The line has ended, so nothing more arrives from there."""
+        """Record that a machine and its workers are lost. `why`: the reason for which the machine's line has ended."""
         with self._lock:
             if self._closing:
                 return
@@ -431,7 +428,7 @@ class Fleet:
 
     @property
     def _ending(self) -> bool:
-        """Whether the run is ending. Lines that end then do not count as lost."""
+        """Whether the run is ending. If it is, the end of a line does not mean that a machine is lost."""
         return self._closing or self._control.halted
 
     def _note(self, event: str, info: MachineInfo, **more: Any) -> None:

@@ -1,8 +1,8 @@
-"""Line: the connection between the main machine and another machine. It carries rows of data, weights and counts.
+"""Line: the connection between the main machine and another machine, for rollouts, weights and counts.
 
 A line uses `multiprocessing.connection`. Both ends prove that they know the run's key, which they got through Ray. A
-message consists of a header in JSON and of arrays. Nothing is unpickled. Each end sends a heartbeat (beat) every
-second. If an end receives nothing for `timeout` seconds, it considers the other end lost.
+message has a header in JSON and arrays. Nothing is unpickled. Each end sends a heartbeat (beat) every second. If an end
+receives nothing for `timeout` seconds, it considers the other end lost.
 """
 
 from __future__ import annotations
@@ -42,13 +42,12 @@ _dtype = functools.cache(np.dtype)
 
 
 class LineLost(Exception):
-    """Error: the other end of a line has closed, sends nothing, or does not know the run's key."""
+    """Error: the other end of a line has closed the line, sends nothing, or does not know the run's key."""
 
 
 class Line:
     """One end of a line (connection between two machines). The constructor raises LineLost if the other end does not
-    know the key. `send` and `receive` raise LineLost if the other end has closed, or does not respond for `timeout`
-    seconds.
+    know the key. `send` and `receive` raise LineLost if the other end has closed, or is silent for `timeout` seconds.
     """
 
     def __init__(self, sock: socket.socket, timeout: float, key: bytes, listens: bool):
@@ -74,7 +73,7 @@ class Line:
         return LineLost(f"nothing {what} for {self.timeout:g} s" if isinstance(e, BlockingIOError) else why)
 
     def send(self, messages: Iterable[Message]) -> None:
-        """Send messages as blocks of bytes. The large arrays of a message follow the block that describes them."""
+        """Send messages. Each block of bytes holds the headers and small arrays. Large arrays follow their block."""
         heads, small = list[Any](), list[bytes]()
         for *head, arrays in messages:
             large = [x for x in arrays if x.nbytes >= LARGE]
@@ -99,7 +98,7 @@ class Line:
             raise self._lost(e, "could be sent") from None
 
     def receive(self) -> list[Message]:
-        """Return the messages that arrive next. Large arrays in them are valid only until the next call."""
+        """Return the messages that arrive next. The next call may overwrite the large arrays in these messages."""
         try:
             if not any(self._ready(self.timeout / TRIES) for _ in range(TRIES)):
                 raise BlockingIOError
@@ -126,7 +125,7 @@ class Line:
             raise self._lost(e, "came") from None
 
     def close(self) -> None:
-        """Shut the connection down. Waits at both ends then end."""
+        """Shut the connection down, which ends the waits at both ends."""
         with contextlib.suppress(OSError):
             self._sock.shutdown(socket.SHUT_RDWR)
 
@@ -137,13 +136,13 @@ class Line:
 
 
 def connect(address: tuple[str, int], key: bytes, timeout: float) -> Line:
-    """Connect to a machine that listens. Return this end of the line. Raises LineLost, OSError."""
+    """Connect to a machine that accepts lines. Return this end of the line. Raises LineLost, OSError."""
     return Line(socket.create_connection(address, timeout), timeout, key, listens=False)
 
 
 def accept_lines(address: str, key: bytes, timeout: float) -> tuple[socket.socket, queue.SimpleQueue[Line]]:
-    """Listen at an address until the returned socket is shut down. The returned queue receives each line whose other
-    end knows the key. Every connection is checked in a separate thread, so that no connection delays another.
+    """Accept connections until the returned socket is shut down. The returned queue gets a line for each connection
+    whose other end knows the key. Separate threads check the keys, so that no connection delays another.
     """
     listener, proven = socket.create_server((address, 0)), queue.SimpleQueue[Line]()
 
@@ -161,8 +160,8 @@ def accept_lines(address: str, key: bytes, timeout: float) -> tuple[socket.socke
 
 
 class LineEnd:
-    """One end of a line, with two threads. One thread sends changes of shared data whenever the semaphore `bell` is
-    posted. The other thread receives. on: functions that handle messages, by the kind of message.
+    """One end of a line, with two threads. One thread receives. The other thread sends changes of shared data, whenever
+    the semaphore `bell` is posted. `on`: functions that handle messages, by the kind of message.
     """
 
     def __init__(self, line: Line, traffic: Traffic, bell: Semaphore, on: Mapping[str, Callable[[Any], None]]):
@@ -222,7 +221,7 @@ class LineEnd:
             self.end(f"a thread of its line failed: {e!r}", tell=True)
 
     def end(self, why: str | None = "", tell: bool = False) -> None:
-        """Close this end. why: reason of a failure, or "". tell: send the reason, so that the other end closes too."""
+        """Close this end. `why`: reason of a failure, or "". `tell`: also send `why`, so that the other end closes."""
         if not self.closed.is_set():
             self.why = why or ""
             self.closed.set()

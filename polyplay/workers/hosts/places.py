@@ -1,4 +1,4 @@
-"""Places: the machine on which each worker runs, by `--place` and by default rules. This module imports no torch."""
+"""Choice of the machine on which each worker runs, by `--place` and by default rules. This module imports no torch."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ S = TypeVar("S", bound=Spot)
 
 @dataclass(frozen=True)
 class PlaceRule:
-    """A rule of `--place`: where workers `first` to `last` of a role run. If `last` is None, where all run."""
+    """A rule of `--place`: workers `first` to `last` of a role run at `where`. If `last` is None, all workers do."""
 
     role: str
     first: int
@@ -49,7 +49,7 @@ class PlaceRule:
 
 
 def parse_places(text: str) -> tuple[PlaceRule, ...]:
-    """Parse the rules of `--place`. Raises UserError: a rule is not valid."""
+    """Parse the rules of `--place`. Raises UserError if a rule is not valid."""
     rules = []
     for part in text.split(","):
         found = RULE.fullmatch(part.strip())
@@ -74,7 +74,7 @@ def _acts(role: Role) -> bool:
 
 
 def _remembers(role: Role) -> bool:
-    """Tell whether the workers of a role hold a replay memory, which actors fill and learners sample."""
+    """Tell whether a role's workers hold replay buffers, which actors fill and learners sample."""
     return role.source is None and "source" in role.edges() and role.held_replay is not None
 
 
@@ -86,8 +86,7 @@ def _learns(role: Role) -> bool:
 class Places:
     """Chooses a machine for each worker. If several rules name a worker, the last one counts. By default, actors run on
     other machines, replicas (workers that act and learn) run evenly on all machines, and other workers run on the main
-    machine. If an actor's replay worker is on another machine, the actor joins it, unless a rule names a machine for
-    the actor.
+    machine. If an actor's replay worker is on another machine, the actor runs there, unless a rule names another.
     """
 
     def __init__(self, rules: Sequence[PlaceRule] = (), roles: Sequence[Role] = ()):
@@ -96,8 +95,8 @@ class Places:
 
     @staticmethod
     def moves(role: Role) -> bool:
-        """Tell whether the workers of a role can run on other machines. Actors, replay workers, parameter shards, a
-        single learner and all replicas except the first can.
+        """Tell whether workers of a role can run on other machines. This is so for actors, replay workers, parameter
+        shards, a single learner, and all replicas except the first.
         """
         alone = _acts(role) or _remembers(role) or "server" in role.edges() or _learns(role)
         return role.on == "process" and (alone or (role.learns_own and role.n > 1))
@@ -112,7 +111,7 @@ class Places:
         return OTHERS if _acts(role) else EVEN if role.learns_own else HERE
 
     def machines_for(self, name: str, infos: Sequence[MachineInfo]) -> list[MachineInfo]:
-        """Return the other machines for the actors of role `name`, which need not exist yet. The list may be empty."""
+        """Return the machines, other than the main machine, on which actors of role `name` may run."""
         where = next((r.where for r in reversed(self.rules) if r.role == name and r.last is None), OTHERS)
         return [info for info in infos if where in (OTHERS, EVEN) or _at(info, where)]
 
@@ -121,18 +120,18 @@ class Places:
         return self.moves(role) and any(self.where(role, i) != HERE for i in range(role.n))
 
     def is_away(self, role: Role, index: int, machines: int) -> bool:
-        """Tell whether a worker runs on another machine. machines: number of the other machines."""
+        """Tell whether a worker runs on another machine. `machines`: number of machines without the main machine."""
         where = self.where(role, index)
         here = where == HERE or (where == EVEN and self._turn(role, index, machines) == 0)
         return self.moves(role) and not here
 
     @staticmethod
     def _turn(role: Role, index: int, machines: int) -> int:
-        """Return the number of the machine for a worker that is placed evenly. 0 is the main machine."""
+        """Return the number of a replica's machine, if replicas are spread evenly. The main machine is 0."""
         return index * (machines + 1) // role.n
 
     def choose(self, role: Role, index: int, spots: Sequence[S]) -> S | None:
-        """Choose a worker's machine: its previous machine, unless this is lost. Return None if no machine is left."""
+        """Return a worker's machine: the last one, if it is not lost, else another one. None: no machine is left."""
         old = self._seats.get((role.name, index))
         if (chosen := next((spot for spot in spots if spot is old and spot.lost is None), None)) is None:
             chosen = self._find(role, index, spots)
@@ -156,13 +155,13 @@ class Places:
         return max(named or there, key=partial(self._room, role), default=None)
 
     def _room(self, role: Role, spot: Spot) -> tuple[float, int]:
-        """Return a machine's room: free cores; for a replay worker, which actors join, cores per replay worker."""
+        """Return a sort key that is larger for a machine with more room for a worker of this role."""
         n = sum(name == role.name and other is spot for (name, _), other in self._seats.items())
         return (spot.info.cores / (1 + n), -n) if _remembers(role) else (float(spot.free), 0)
 
     def check(self, infos: Sequence[MachineInfo], threads: Mapping[str, int]) -> None:
-        """Check the rules of `--place`. Raises UserError: a rule does not fit this run, or needs more cores than its
-        machines have. threads: compute threads per worker, by role.
+        """Check the rules of `--place`. Raises UserError if a rule does not fit this run, or a machine has too few
+        cores. `threads`: compute threads per worker, by role.
         """
         for rule in self.rules:
             role = next((role for role in self.roles if role.name == rule.role), None)
@@ -195,7 +194,7 @@ class Places:
             raise UserError(f"--place {rule}: {has}; place fewer there, or leave the others to `others`")
 
     def plan(self, infos: Sequence[MachineInfo], threads: Mapping[str, int]) -> dict[str, list[tuple[str, int]]]:
-        """Return the planned workers of each machine, `here` first. threads: compute threads per worker, by role."""
+        """Return each machine's planned workers, the main machine first. `threads`: threads per worker, by role."""
         places, spots = Places(self.rules, self.roles), [*map(Spot, infos)]
         found: dict[str, list[tuple[str, int]]] = {HERE: [], **{info.name: [] for info in infos}}
         for role in self.roles:

@@ -1,7 +1,7 @@
 """Crew of another machine: a Ray actor (remote object) that starts workers there, and forwards their messages.
 
-The messages go through a line (connection to the main machine). The crew and its workers end when the line ends: if the
-main process closes this connection, dies or is silent.
+The messages go through a line (connection to the main machine). If the main process closes the line, dies or is silent,
+the crew and its workers end.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ from polyplay.workers.role import Role
 
 
 def needed_files(saved: Path | None, directory: Path, role: Role, seat: RemoteSeat) -> list[tuple[str, Path]]:
-    """Return the files that a worker on another machine needs to start, as pairs (name there, path here). They are
-    files of the checkpoint `saved`, from which the run resumes. A judge also needs the champion's weights.
+    """Return the files that a worker on another machine needs to start, as pairs (name there, path here). `saved`:
+    checkpoint from which the run resumes, or None.
     """
     found: list[tuple[str, Path]] = []
-    if "judge" in seat.kinds:
+    if "judge" in seat.kinds:  # AlphaGo Zero's judge needs the champion's weights
         newest = checkpoint.champions(directory)[-1:]
         found += [(str(x.relative_to(directory)), x) for root in newest for x in sorted(root.rglob("*.*"))]
     if saved is not None:
@@ -109,8 +109,8 @@ MOST_TEXT = 60_000  # most characters of a message
 
 
 class RemoteCrew:
-    """Crew of one machine, which starts workers there. key: the run's key, which the other end of the line must know.
-    address: where the crew listens. timeout: seconds until a silent main process counts as lost.
+    """Crew of one machine, which starts workers there. `key`: the run's key, which the other end of the line must know.
+    `address`: where the crew listens. `timeout`: seconds until a silent main process counts as lost.
     """
 
     def __init__(self, key: bytes, address: str, timeout: float):
@@ -128,7 +128,7 @@ class RemoteCrew:
         SERVER.ensure_running()
 
     def _watch(self, raylet: int) -> None:
-        """End the crew if Ray's process on this machine (the raylet) is killed. Ray would leave the crew running."""
+        """End the crew if Ray's process on this machine (the raylet) is killed. Ray would not end the crew."""
         while os.getppid() == raylet:
             time.sleep(PACE)
         with contextlib.suppress(AttributeError):  # there may be no line yet
@@ -143,11 +143,11 @@ class RemoteCrew:
         return {**where, "cores": cores(), **has, "versions": needed_versions()}
 
     def open(self, data: bytes) -> None:
-        """Make the copies (twins) of the run's shared objects on this machine. data: the pickled objects."""
+        """Make this machine's copies (twins) of the run's shared objects. `data`: the pickled objects."""
         self.traffic = Traffic(cloudpickle.loads(data), away=True, relay=0, root=self.root)
 
     def give(self, number: int, data: bytes) -> str:
-        """Store the pickled call of a worker, which `_start` will run. Return why it cannot be unpickled, or ""."""
+        """Keep a worker's pickled call until the worker starts. Return an error text if unpickling fails, else ""."""
         try:
             call: Call = cloudpickle.loads(data)
         except ImportError as e:
@@ -173,7 +173,7 @@ class RemoteCrew:
     # ------------------------------------------------------------------------------------------ workers
 
     def _start(self, value: dict[str, Any]) -> None:
-        """Start a worker, in the line's receiving thread. All files and data for the worker have arrived before."""
+        """Start a worker whose files and data have arrived. The line's receiving thread calls this method."""
         call = self.calls.pop(number := value.pop("number"))
         self.traffic.sit(RemoteSeat(**{**value, "held": tuple((i, end) for i, end in value["held"])}))
         pipe, theirs = connection.Pipe(duplex=False)
@@ -193,7 +193,7 @@ class RemoteCrew:
                 os.kill(runs.pid, value["signal"])
 
     def _attend(self, number: int, runs: ForkedProcess, pipe: connection.Connection) -> None:
-        """Forward a worker's messages and its end, in a separate thread. If this thread fails, the line ends."""
+        """In a thread, forward a worker's messages and report its end. If this thread fails, end the line."""
         try:
             while pipe.poll() or runs.sentinel not in connection.wait([pipe, runs.sentinel]) or pipe.poll():
                 try:
@@ -210,7 +210,7 @@ class RemoteCrew:
             self.line.end(f"the thread of a worker failed: {e!r}", tell=True)
 
     def _pass_on(self, kind: str, value: dict[str, Any], last: bool) -> None:
-        """Send a worker's message, in the line's sending thread. last: first send all data from this worker."""
+        """Send a worker's message, in the line's sending thread. `last`: send all data of this machine before it."""
         if last:
             self.line.line.send(self.traffic.news(math.inf))  # includes data that is not due yet
         self.line.line.send((0, *piece) for piece in self.traffic.files("not-finite-*"))  # messages may name files

@@ -1,7 +1,7 @@
-"""Traffic of a line (connection of two machines): files, and flows. A flow is one writer's data for some readers.
+"""Traffic of a line (connection between the main machine and another machine): files, and the data of flows.
 
-The main machine has a line to each other machine. It forwards data from one of these machines to readers on another.
-This module imports no torch.
+A flow carries one writer's data to its readers. If writer and readers are on two other machines, the main machine
+forwards the data. This module imports no torch.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Frame = tuple[int, int, int, list[np.ndarray]]  # number of a flow, and a Piece 
 
 @dataclass(frozen=True)
 class RemoteSeat:
-    """A worker on another machine. held: the shared objects that it holds, as pairs (number, name of the argument)."""
+    """A worker on another machine. `held`: its shared objects, as pairs (number of the object, argument's name)."""
 
     role: str
     index: int
@@ -37,7 +37,7 @@ class RemoteSeat:
         return f"{self.role}-{self.index}"
 
     def keys(self) -> set[tuple[int, End]]:
-        """Return the worker's names in flows: (number of the object, End). Number -1 stands for all objects."""
+        """Return the worker's names in flows, as (number of a shared object, End). Number -1 stands for all objects."""
         own = {(thing, End(end, self.index)) for thing, end in self.held}
         return own | {(-1, End("row", self.row))} | {(-1, End(kind, self.index)) for kind in self.kinds}
 
@@ -45,10 +45,10 @@ class RemoteSeat:
 class Traffic:
     """One end of a line (connection of two machines), with the flows of all shared objects.
 
-    away: whether this is the end on the other machine, not on the main one.
-    relay: number of the line whose bell (semaphore) rings for this end.
-    root: folder of files.
-    warn: function that is called if a file can't be written.
+    `away`: whether this end is on the other machine. False: the end is on the main machine.
+    `relay`: number of the line's bell (semaphore), which wakes this end.
+    `root`: folder of files.
+    `warn`: function that is called if a file can't be written.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class Traffic:
         self._copied = set[str]()  # names of files that were sent and kept here
 
     def _there(self, flow: Flow, end: End, seats: Collection[tuple[int, End]] | None = None) -> bool:
-        """Tell whether `end` is one of `seats`. If `seats` is None, tell whether `end` is on the other machine."""
+        """Tell whether `end` is in `seats`, by default the workers on the other machine."""
         seats, thing = self.seats if seats is None else seats, -1 if end.name in EVERYWHERE else flow.thing
         if end.i == ANY:
             return any(i == thing and other.name == end.name for i, other in seats)
@@ -94,7 +94,7 @@ class Traffic:
         return elsewhere and writer if self.away else there and not writer
 
     def begin(self, seat: RemoteSeat) -> Iterator[Frame]:
-        """Yield the data that a worker on the other machine needs to start, and other changes. Main machine only."""
+        """Yield the data that a worker on the other machine needs to start, and other new data. Main machine only."""
         keys, sending, found = seat.keys(), {flow.number: gives for flow, gives in self.active}, []
         for flow in reversed(self.flows):
             writes = self._there(flow, flow.writer, keys)
@@ -114,7 +114,7 @@ class Traffic:
                     yield flow.number, *piece
 
     def sit(self, seat: RemoteSeat) -> None:
-        """Record that a worker is on the other machine. Both ends of the line call this."""
+        """Record that a worker is on the other machine. Both ends of the line call this method."""
         self.seats = self.seats | dict.fromkeys(seat.keys(), seat.name)
         active = [(flow, self.gives(flow)) for flow in self.flows if self._sends(flow)]
         before = {flow.number for flow, _ in self.active}
@@ -132,11 +132,10 @@ class Traffic:
                     bell.relay(None if there == self.away else self.relay)
 
     def news(self, now: float) -> Iterator[Frame]:
-        """Yield the changes on this side since the last call. Tokens, which identify states, are read in the reverse
-        order of sending. So a reader that sees a change in one flow also has all earlier changes in other flows.
-        """
+        """Yield the changes on this side since the last call. `now`: the time, for flows that send at a low rate."""
         self.now = now
         found = []
+        # read states in reverse order of sending, so that a reader of a change has all earlier changes of other flows
         for flow, gives in reversed(self.active):
             found.append((flow, gives, flow.token(gives)))
             memory_barrier()
@@ -160,22 +159,22 @@ class Traffic:
             flow.land(part, i, arrays, self.gave.get(number, self.gives(flow)))
 
     def close(self) -> None:
-        """End all waits for data on this machine. Only machines other than the main one call this."""
+        """End all waits for data on this machine. The main machine does not call this method."""
         for crossing in self.crossings:
             crossing.close()
 
     # ---- files
 
     def parts(self, thing: int, end: End) -> Iterator[Piece]:
-        """Yield a worker's part of a checkpoint, with the complete parts of actors whose replay worker is here."""
+        """Yield a worker's part of a checkpoint. For a replay worker, add the complete parts of its actors."""
         if self.away:  # the main machine sends no parts: it has these files already
             name = self.seats.get((thing, end), "")
             for where in ("workers/[a-z]*", "agents/*/[a-z]*", f"replay/{name}/[0-9a-z]*"):
                 yield from self.files(f"checkpoints/.partial-*/{where}", name=name)
 
     def files(self, pattern: str, keep: bool = False, name: str = "") -> Iterator[Piece]:
-        """Yield the files that match `pattern` in pieces, then delete them. keep: send each file once, and delete none.
-        name: the worker that owns the files.
+        """Yield the files that match `pattern`, in pieces. Then delete the files.
+        `keep`: send each file only once, instead of deleting it. `name`: the worker that owns the files.
         """
         for path in sorted(self.root.glob(pattern)) if self.root is not None else ():
             there = str(path.relative_to(self.root or ""))
@@ -187,9 +186,7 @@ class Traffic:
                     path.unlink(missing_ok=True)
 
     def _write(self, at: int, arrays: list[np.ndarray]) -> None:
-        """Write a piece of a file. If the main machine can't write it, the checkpoint part of the file's owner counts
-        as failed. Other machines need every file, so the OSError is raised there.
-        """
+        """Write a piece of a file. If this fails on the main machine, warn and mark the checkpoint part as failed."""
         name, owner = (bytes(x).decode() for x in arrays[:2])
         if self.root is None or not ACCEPTED.fullmatch(name):
             raise ValueError(f"a file named {name!r}")
@@ -208,13 +205,13 @@ class Traffic:
             pass
         except OSError as e:
             temporary.unlink(missing_ok=True)
-            if self.away:
+            if self.away:  # workers here need every file
                 raise
             self.unwritten |= {owner, Path(name).stem}  # sender of the file, and worker in the file's name
             self.warn(f"{name} could not be written: {e.strerror or e}")
 
     def failed(self, thing: int, end: End) -> bool:
-        """Tell whether a worker's part of a checkpoint could not be written here. Each failure is reported once."""
+        """Tell whether a worker's checkpoint part could not be written here, since the last call for this worker."""
         failed = not self.away and (name := self.seats.get((thing, end))) in self.unwritten
         if failed:
             self.unwritten.discard(name)
@@ -235,7 +232,7 @@ WHOLE = -1  # offset of the last piece, which has no data and completes the file
 
 
 def file_pieces(path: Path, name: str, owner: str = "") -> Iterator[Piece]:
-    """Yield a file in pieces. name: the file's name on the other side. owner: the worker that the file belongs to."""
+    """Yield a file in pieces. `name`: the file's name on the other side. `owner`: the worker that has the file."""
     about = [np.frombuffer(text.encode(), np.uint8) for text in (name, owner)]
     for at in range(0, max(1, path.stat().st_size), CHUNK):
         yield FILE, at, [*about, np.fromfile(path, np.uint8, CHUNK, offset=at)]
@@ -243,9 +240,8 @@ def file_pieces(path: Path, name: str, owner: str = "") -> Iterator[Piece]:
 
 
 def _is_late(root: Path, name: str) -> bool:
-    """Tell whether a file's checkpoint was completed without the file. Only files of actors can be late. The initial
-    checkpoint, after 0 steps, has no such files. It does not count, because update 0 may be saved again.
-    """
+    """Tell whether a file belongs to a checkpoint that is already complete. Only files of actors can be late."""
     found = ACTORS.match(name)
     made = (root / "checkpoints").glob(f"{found[1]}*") if found else ()
+    # a checkpoint after 0 steps has no files of actors, and may be saved again
     return any(not path.name.endswith("-steps-0") for path in made)
