@@ -23,7 +23,7 @@ TOP = ["__init__", "__main__", "api", "extend", "train"]
 # At most so many lines of code (bench/code_size.py). Whoever adds some takes some away, or says in the commit why not.
 BUDGET = {
     "core": 2276,
-    "envs": 5417,
+    "envs": 5420,
     "buffers": 2104,
     "games": 3837,
     "nets": 3749,
@@ -36,7 +36,7 @@ BUDGET = {
     "population": 1506,
     "systems": 1978,
     "runs": 4569,
-    "evaluation": 1575,
+    "evaluation": 1576,
     "cli": 2789,
 }
 SHORTEST, LONGEST = 150, 800

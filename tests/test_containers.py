@@ -61,7 +61,7 @@ def test_the_image_installs_the_packages_that_the_project_needs(tmp_path: Path):
     for extras in ("atari,ray", ""):
         done = subprocess.run([sys.executable, "-c", code.replace("$EXTRAS", extras)], cwd=ROOT, capture_output=True)
         found = done.stdout.decode().split("\n")[:-1]
-        assert found == [*PROJECT["dependencies"], *(["ale-py>=0.12", "ray>=2.40"] if extras else [])]
+        assert found == [*PROJECT["dependencies"], *(["ale-py>=0.12", "ray>=2.54"] if extras else [])]
 
 
 def last_run_of_the_wheel() -> str:
