@@ -209,9 +209,10 @@ class Painter:
     width, 3]. Raises UserError if a plane would be larger than the screen.
 
     For speed, only the parts of the screen that have changed are converted.
+    `resize_parts`: compiled function, as in vector_pool.py, or None for NumPy.
     """
 
-    def __init__(self, o: Atari, height: int, width: int, title: str):
+    def __init__(self, o: Atari, height: int, width: int, title: str, resize_parts: Callable[..., None] | None = None):
         _, to_height, to_width = o.shape
         self.height = height - o.crop
         if to_height > self.height or to_width > width:
@@ -227,10 +228,19 @@ class Painter:
         self.parts = self.plane.reshape(self.n, -1)
         self.last = np.zeros((self.n, self.sizes[1] * int(np.prod(self.shape[1:]))), np.uint8)
         self.empty = True
+        resize = resizer(*self.sizes)
+        fits = self.gray is None and isinstance(resize, partial) and resize.func is _floating
+        self.resize_parts = partial(resize_parts, *resize.args) if resize_parts and fits else None
+        self.wide, self.line = np.empty((self.sizes[1], to_width), np.float32), np.empty(width, np.float32)
 
     def __call__(self, screen: np.ndarray) -> np.ndarray:
         """Return the plane of a screen. The plane is valid until the next call."""
         now = screen[: self.height].reshape(self.n, -1)
+        if self.resize_parts and not self.empty:
+            parts = screen[: self.height].reshape(self.n, -1, screen.shape[1])
+            out = self.plane.reshape(self.n, -1, self.plane.shape[1])
+            self.resize_parts(parts, self.last.reshape(parts.shape), self.wide, self.line, out)
+            return self.plane
         words, before = now.view(np.uint64), self.last.view(np.uint64)  # a row of 160 pixels is whole uint64 words
         at = np.arange(self.n) if self.empty else np.flatnonzero((words != before).any(1))
         if len(at):
@@ -250,7 +260,16 @@ class AtariEnv(gymnasium.Env):
     its action.
     """
 
-    def __init__(self, title: str, given: Mapping[str, object]):
+    def __init__(
+        self,
+        title: str,
+        given: Mapping[str, object],
+        seed: int | None = None,
+        resize_parts: Callable[..., None] | None = None,
+    ):
+        """`seed`: seed of the emulator. Without it, the first reset() draws one and loads the game again.
+        `resize_parts`: see Painter.
+        """
         import ale_py
 
         o = self._options = read_options(title, given)
@@ -258,7 +277,12 @@ class AtariEnv(gymnasium.Env):
         ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
         self._ale = ale_py.ALEInterface()
         self._ale.setFloat("repeat_action_probability", 0.0)  # `_act` repeats actions: saved states lack the last one
-        self._ale.loadROM(self._rom)  # slow, but the next lines need a loaded game
+        self._random, self._seeded = np.random.Generator(np.random.SFC64(0)), False
+        # slow, but the next lines need a loaded game
+        if seed is None:
+            self._ale.loadROM(self._rom)
+        else:
+            self._seed(seed)
         moves = self._ale.getLegalActionSet() if o.full_actions else self._ale.getMinimalActionSet()
         own, self._moves = tuple(a.name for a in moves), [a.value for a in moves]
         self._start, self._life = script(o.start, own, title), script(o.life_start, own, title)
@@ -266,13 +290,12 @@ class AtariEnv(gymnasium.Env):
         self._still = NOOP if "NOOP" in own else self._moves[0]  # two board games lack NOOP
         self._steps = -(-o.max_frames // o.frameskip)  # number of steps of the longest game
         height, width = self._ale.getScreenDims()
-        self._paint = Painter(o, height, width, title)
+        self._paint = Painter(o, height, width, title, resize_parts)
         self._read = self._ale.getScreenGrayscale if o.gray == "ale" else self._ale.getScreenRGB
         self._read_last = 2 if o.maxpool else 1
         self._screens = np.zeros((2, *self._paint.shape), np.uint8)  # the last two frames, the newest first
         self._stack = np.zeros(o.shape, np.uint8)
-        self._age, self._lives, self._cut, self._last, self._seeded = 0, 0, False, NOOP, False
-        self._random = np.random.Generator(np.random.SFC64(0))
+        self._age, self._lives, self._cut, self._last = 0, 0, False, NOOP
         self._starts, self._lane, self._games = load_starts(o.starts, rom(title)) if o.starts else None, 0, 0
         self.observation_space = gymnasium.spaces.Box(0, 255, o.shape, np.uint8)
         self.action_space = gymnasium.spaces.Discrete(len(own))
@@ -463,3 +486,7 @@ class AtariEnv(gymnasium.Env):
         drawn = self._random.bit_generator.state
         drawn["state"]["state"] = state["random"]
         self._random.bit_generator.state = drawn
+
+    def lives(self) -> int:
+        """Return the number of lives left, or 0 if the game has no lives."""
+        return int(self._ale.lives())

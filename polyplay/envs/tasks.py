@@ -329,6 +329,7 @@ class TaskPool(BasePool):
         self._most_stepping = ((envs.workers or cores()) // threads + 1) if envs.groups == 1 else len(jobs)
         self._actions = [list[Tree]() for _ in self._lanes]  # by group and pool: actions not yet sent
         self._waiting: tuple[slice, Batch] | None = None  # (lanes, rows) of the group that recv is collecting
+        self._alone = envs.workers == envs.groups == 1  # whether the caller's thread steps Atari games
         self._open_pools(jobs, seed)
         # if all pools are of Atari games, NativeGroup steps them, without their own checks
         natives = [pool for pool in self._pools() if isinstance(pool, NativePool)]
@@ -343,6 +344,8 @@ class TaskPool(BasePool):
     def _open_pools(self, jobs: list[tuple[Envs, int]], seed: int) -> None:
         """Open a pool for each task of each group. Atari games are opened by several threads, which is faster."""
         native = all(is_game(x.name, x.options) and read_options(x.title, x.options).native for x, _ in jobs)
+        if native and not self._alone:
+            jobs = [(part.share(inline=False), begun) for part, begun in jobs]
         made = list[Pool]()
         try:
             if native and len(jobs) > 1:

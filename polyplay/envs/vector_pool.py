@@ -21,10 +21,12 @@ from gymnasium.vector.utils import batch_space, concatenate, create_empty_array,
 from numpy.typing import ArrayLike
 
 from polyplay.core import tree
+from polyplay.core.compiled import cached_njit
 from polyplay.core.errors import EnvFailure, UserError
 from polyplay.core.tree import Batch, Tree
 from polyplay.envs import build, rules, spaces
 from polyplay.envs.atari import Atari, actions_of, fires, read_options, rom
+from polyplay.envs.atari_emulator import AtariEnv, Begun, Taps
 from polyplay.envs.base_pool import BasePool
 from polyplay.envs.build import autoreset_mode, factory, is_vector, mask_note, one_line
 from polyplay.envs.image_view import FINAL
@@ -334,6 +336,85 @@ class AtariEpisodes:
         return np.where(ignored, noop, action) if ignored.any() else action
 
 
+compiled = cached_njit(_nrt=False)
+
+
+@compiled
+def _resize_parts(
+    rows: Taps, columns: Taps, now: np.ndarray, before: np.ndarray, wide: np.ndarray, line: np.ndarray, out: np.ndarray
+) -> None:
+    """Resize each part of a gray screen that differs from `before`, into `out`. Also copy the part to `before`.
+
+    Gives the same bits as the NumPy code of Painter. This loop is here because environment processes have no Numba.
+
+    `now`, `before`: screens, uint8 [parts, height, width]. `out`: plane, uint8 [parts, to_height, to_width].
+    `wide` [height, to_width], `line` [width]: float32 arrays to compute in.
+    """
+    (numbers, weights), (row_numbers, row_weights) = columns, rows
+    for n in range(len(now)):
+        different = np.uint8(0)
+        for y in range(now.shape[1]):
+            for x in range(now.shape[2]):
+                different |= now[n, y, x] ^ before[n, y, x]
+                before[n, y, x] = now[n, y, x]
+        if not different:
+            continue
+        for y in range(now.shape[1]):
+            for x in range(now.shape[2]):
+                line[x] = np.float32(now[n, y, x])
+            for x in range(out.shape[2]):
+                wide[y, x] = line[numbers[0, x]] * weights[0, x]
+            for k in range(1, len(numbers)):
+                for x in range(out.shape[2]):
+                    wide[y, x] += line[numbers[k, x]] * weights[k, x]
+        for y in range(out.shape[1]):
+            for x in range(out.shape[2]):
+                line[x] = wide[row_numbers[0, y], x] * row_weights[0, y]
+            for k in range(1, len(row_numbers)):
+                for x in range(out.shape[2]):
+                    line[x] += wide[row_numbers[k, y], x] * row_weights[k, y]
+            for x in range(out.shape[2]):
+                out[n, y, x] = np.uint8(np.rint(line[x]))
+
+
+class EmulatorVector:
+    """Plain emulators of several lanes, with the methods of AtariVectorEnv that `NativePool` calls.
+
+    The caller's thread steps the lanes one after another. With one thread for a pool, this is faster than
+    AtariVectorEnv, whose thread must be woken for each step. For `seeds`, see lane_seeds.
+    """
+
+    def __init__(self, title: str, given: Mapping[str, object], seeds: np.ndarray):
+        self.games = [AtariEnv(title, given, seed % 2**31, _resize_parts) for seed in seeds.tolist()]
+        n, space = len(self.games), self.games[0].observation_space
+        self.obs, self.reward = np.zeros((n, *(space.shape or ())), np.uint8), np.zeros(n, np.int32)
+        self.dead, self.lives, self.action = np.zeros(n, bool), np.zeros(n, np.int32), np.zeros(n, np.int64)
+
+    def reset(self, *, seed: object = None, options: Mapping[str, np.ndarray] | None = None) -> Begun:
+        """Start new games in the lanes of options["reset_mask"], by default in all lanes. Ignores `seed`."""
+        for i in np.flatnonzero(options["reset_mask"]) if options else range(len(self.games)):
+            self._reset(i)
+        return self.obs, {"lives": self.lives}
+
+    def _reset(self, i: int) -> None:
+        self.obs[i], _ = self.games[i].reset()
+        self.reward[i], self.dead[i], self.lives[i] = 0, False, self.games[i].lives()
+
+    def send(self, action: np.ndarray) -> None:
+        """Set the actions of the next step."""
+        self.action = action
+
+    def recv(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, None, Batch]:
+        """Play the step. A game that has ended starts again instead, without a reward."""
+        for i, (game, action) in enumerate(zip(self.games, self.action.tolist(), strict=True)):
+            if self.dead[i]:
+                self._reset(i)
+            else:
+                self.obs[i], self.reward[i], self.dead[i], _, _ = game.step(action)
+                self.lives[i] = game.lives()
+        return self.obs, self.reward, self.dead, None, {"lives": self.lives}
+
+
 class NativePool(BasePool):
     """A pool of one Atari game, for one thread. Each group of lanes is a separate AtariVectorEnv."""
 
@@ -345,10 +426,16 @@ class NativePool(BasePool):
         super().__init__(envs, rows={})  # observations stay in ale-py's own arrays
         self.options = read_options(envs.title, envs.options)
         self._episodes, game = AtariEpisodes(envs.lanes, self.options), rom(envs.title)
-        self._vectors: list[Any] = [self._vector(game, envs.workers) for _ in range(envs.groups)]
+        self._seeds = lane_seeds(seed, lane, envs.lanes).astype(np.int32)
+        # one thread has nothing to do beside the steps of a single group, so ale-py needs no second thread
+        alone = envs.workers == envs.groups == 1 and envs.inline is not False and self.options.pipeline == "auto"
+        self._vectors: list[Any] = (
+            [EmulatorVector(envs.title, envs.options, self._seeds)]
+            if alone
+            else [self._vector(game, envs.workers) for _ in range(envs.groups)]
+        )
         actions = actions_of(game, self.options.full_actions)
         self.noop = actions.index("NOOP") if "NOOP" in actions else 0  # two board games lack NOOP
-        self._seeds = lane_seeds(seed, lane, envs.lanes).astype(np.int32)
         self._began = [False] * envs.groups
 
     def _vector(self, game: str, threads: int) -> Any:
