@@ -159,7 +159,7 @@ class SampleQueue(SharedQueue):
 
 
 class SampleContent:
-    """Access to the slots of a SampleQueue, for flows between machines. Batches are sent to learners, priorities back."""
+    """Access to the slots of a SampleQueue, for flows between machines: batches to learners, and priorities back."""
 
     def __init__(self, samples: SampleQueue):
         self.samples, self.leaves = samples, [x for _, x in tree.leaves(samples._items)]

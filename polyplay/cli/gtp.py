@@ -205,7 +205,7 @@ def load_sgf(path: str, board: Go, until: int | None = None) -> tuple[GtpBoard, 
 
 
 def by_choice(search: Search, found: Finished) -> list[int]:
-    """Return the moves that a search has visited: first the move that it chooses, then the others, most visited first."""
+    """Return the moves that a search has visited: first the move that it chooses, then the others by their visits."""
     rank = search.targets(found)[0] if search.options.halves else found.priors[0]
     moves = [int(action) for action in np.flatnonzero(found.visits[0])]
     chosen = int(search.choose(found)[0])

@@ -310,7 +310,7 @@ class LeagueState:
             self._begin(line)
 
     def beginning(self, versions: Mapping[str, int]) -> Row:
-        """Return the line of the next session, with the settings that affect ratings. versions: updates of each agent."""
+        """Return the line of the next session, with all settings that affect ratings. `versions`: updates by agent."""
         return {**self.about, "begin": self.session + 1, "versions": dict(versions)}
 
     @property

@@ -45,7 +45,7 @@ MARGIN = BETA * (NORMAL.inv_cdf((DRAW + 1) / 2) * math.sqrt(2))  # a smaller dif
 
 
 def trueskill(first: Skill, second: Skill, points: float) -> tuple[Skill, Skill]:
-    """Return the skills of both players after a match. points: 1 if the first player won, ½ for a draw, 0 if it lost."""
+    """Return both players' skills after a match. `points`: 1 if the first player won, ½ for a draw, 0 if it lost."""
     variance = (first[1] * first[1] + BETA**2) + (second[1] * second[1] + BETA**2)
     c, lost = math.sqrt(variance), points < 0.5
     ahead = (second[0] - first[0] if lost else first[0] - second[0]) / c

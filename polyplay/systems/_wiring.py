@@ -154,8 +154,8 @@ def agent_envs(c: Any, crew: Crew, room: int) -> Envs:
 
 def divide_among(c: Any, among: str, *wholes: str) -> Any:
     """Return the configuration of one worker, with an equal share of each option in `wholes`, such as lanes and batch.
-    among: option with the number of workers, such as replicas. Raises UserError if a value is not a multiple of the number
-    of workers, or is too small.
+    `among`: option with the number of workers, such as replicas. Raises UserError if a value is too small, or not a
+    multiple of the number of workers.
     """
     n, shares = getattr(c, among), {name: getattr(c, name) for name in wholes}
     for name, whole in shares.items():
