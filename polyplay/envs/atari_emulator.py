@@ -229,8 +229,8 @@ class Painter:
         self.last = np.zeros((self.n, self.sizes[1] * int(np.prod(self.shape[1:]))), np.uint8)
         self.empty = True
         resize = resizer(*self.sizes)
-        fits = self.gray is None and isinstance(resize, partial) and resize.func is _floating
-        self.resize_parts = partial(resize_parts, *resize.args) if resize_parts and fits else None
+        taps = resize.args if isinstance(resize, partial) and resize.func is _floating and self.gray is None else ()
+        self.resize_parts = partial(resize_parts, *taps) if resize_parts and taps else None
         self.wide, self.line = np.empty((self.sizes[1], to_width), np.float32), np.empty(width, np.float32)
 
     def __call__(self, screen: np.ndarray) -> np.ndarray:

@@ -12,6 +12,7 @@ import contextlib
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,6 @@ from gymnasium.vector.utils import batch_space, concatenate, create_empty_array,
 from numpy.typing import ArrayLike
 
 from polyplay.core import tree
-from polyplay.core.compiled import cached_njit
 from polyplay.core.errors import EnvFailure, UserError
 from polyplay.core.tree import Batch, Tree
 from polyplay.envs import build, rules, spaces
@@ -336,16 +336,12 @@ class AtariEpisodes:
         return np.where(ignored, noop, action) if ignored.any() else action
 
 
-compiled = cached_njit(_nrt=False)
-
-
-@compiled
-def _resize_parts(
+def resize_parts(
     rows: Taps, columns: Taps, now: np.ndarray, before: np.ndarray, wide: np.ndarray, line: np.ndarray, out: np.ndarray
 ) -> None:
     """Resize each part of a gray screen that differs from `before`, into `out`. Also copy the part to `before`.
 
-    Gives the same bits as the NumPy code of Painter. This loop is here because environment processes have no Numba.
+    Gives the same bits as the NumPy code of Painter.
 
     `now`, `before`: screens, uint8 [parts, height, width]. `out`: plane, uint8 [parts, to_height, to_width].
     `wide` [height, to_width], `line` [width]: float32 arrays to compute in.
@@ -377,6 +373,15 @@ def _resize_parts(
                 out[n, y, x] = np.uint8(np.rint(line[x]))
 
 
+@cache
+def compiled_resize() -> Callable[..., None]:
+    """Return resize_parts, compiled. Processes that only step environments never import Numba, to stay small."""
+    from polyplay.core.compiled import cached_njit
+
+    compiled: Callable[..., None] = cached_njit(_nrt=False)(resize_parts)
+    return compiled
+
+
 class EmulatorVector:
     """Plain emulators of several lanes, with the methods of AtariVectorEnv that `NativePool` calls.
 
@@ -385,14 +390,15 @@ class EmulatorVector:
     """
 
     def __init__(self, title: str, given: Mapping[str, object], seeds: np.ndarray):
-        self.games = [AtariEnv(title, given, seed % 2**31, _resize_parts) for seed in seeds.tolist()]
+        resize = compiled_resize()
+        self.games = [AtariEnv(title, given, seed % 2**31, resize) for seed in seeds.tolist()]
         n, space = len(self.games), self.games[0].observation_space
         self.obs, self.reward = np.zeros((n, *(space.shape or ())), np.uint8), np.zeros(n, np.int32)
         self.dead, self.lives, self.action = np.zeros(n, bool), np.zeros(n, np.int32), np.zeros(n, np.int64)
 
     def reset(self, *, seed: object = None, options: Mapping[str, np.ndarray] | None = None) -> Begun:
         """Start new games in the lanes of options["reset_mask"], by default in all lanes. Ignores `seed`."""
-        for i in np.flatnonzero(options["reset_mask"]) if options else range(len(self.games)):
+        for i in np.flatnonzero(options["reset_mask"]).tolist() if options else range(len(self.games)):
             self._reset(i)
         return self.obs, {"lives": self.lives}
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 
 import numpy as np
 import pytest
 
 from polyplay.core.errors import UserError
-from polyplay.envs import Envs, atari_emulator
+from polyplay.envs import Envs, atari_emulator, vector_pool
 from polyplay.envs import atari_emulator as pixels
 from polyplay.envs.atari import PRESETS, Atari, actions_of, atari_preset
 from polyplay.envs.atari_emulator import AtariEnv, Painter, script
@@ -48,9 +49,10 @@ def test_both_pipelines_show_the_same(game, options, steps):
     """In all fields: lost lives, the ends of games, the real last frame of one that is truncated."""
     native = rows(game, {**options, **SURE, "pipeline": "native"}, steps, workers=1)
     plain = rows(game, {**options, **SURE, "pipeline": "plain"}, steps, inline=True)
+    here = rows(game, {**options, **SURE}, steps, workers=1)  # plain emulators, for one thread
     ends = firsts = lives = 0
-    for t, (a, b) in enumerate(zip(native, plain, strict=True)):
-        for key in a:
+    for t, (a, *others) in enumerate(zip(native, plain, here, strict=True)):
+        for b, key in itertools.product(others, a):
             assert a[key].dtype == b[key].dtype
             assert (a[key] == b[key]).all(), f"{key} of row {t}"
         ends, firsts = ends + int(a["over"][0]), firsts + int(a["first"][0])
@@ -203,13 +205,14 @@ def screens(shape: tuple[int, ...]):
 @pytest.mark.parametrize("name", PRESETS)
 def test_planes_are_those_of_the_whole_screen(name, height):
     o = Atari(**atari_preset(name))
-    painter = Painter(o, height, 160, "game")
+    painter, compiled = (Painter(o, height, 160, "game", how) for how in (None, vector_pool.compiled_resize()))
     assert painter.n == (1 if o.resize == "pillow" else {210: 104 if o.crop else 42, 250: 1}[height])
     for screen in screens(painter.shape):
         picture = screen[: height - o.crop]
         picture = picture if o.gray == "ale" else atari_emulator.GRAYS[o.gray](picture)
         whole = atari_emulator.resizer(o.resize, *picture.shape, *o.shape[1:])(picture)
         np.testing.assert_array_equal(painter(screen), whole)
+        np.testing.assert_array_equal(compiled(screen), whole)
 
 
 # Planes are what OpenCV and Pillow make of the same screens.
