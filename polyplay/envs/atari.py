@@ -173,7 +173,8 @@ class Atari:
     crop: int = 0  # pixel rows removed at the bottom of the screen
     # "area", "bilinear" and "nearest" resize as OpenCV does, "pillow" as Pillow's BILINEAR, which smooths
     resize: Literal["area", "bilinear", "nearest", "pillow"] = "area"
-    # "native": ale-py's vector environment; "plain": ale-py's emulator, stepped by Polyplay; "auto": native if possible
+    # "native": ale-py's vector environment; "plain": ale-py's emulator, stepped by Polyplay; "auto": the faster of both
+    # for these options and threads
     pipeline: Literal["auto", "native", "plain"] = "auto"
     starts: str = ""  # file of start states; game g of lane l starts at state number l + g·stride
     stride: int = 1
@@ -217,6 +218,11 @@ class Atari:
         return self.pipeline == "native" or (self.pipeline == "auto" and not self.beyond)
 
 
+PIPELINES = {
+    "auto": "ale-py's vector environment, or plain emulators where one thread steps them",
+    "native": "ale-py's vector environment",
+    "plain": "ale-py's plain emulator",
+}
 CHOICES = {name: get_args(hint) for name, hint in get_type_hints(Atari).items() if get_args(hint)}
 
 # Presets also set choices that equal a default, so that a new default would not change them.
@@ -445,7 +451,7 @@ def describe(envs: Envs) -> EnvSpec:
         "life loss": lives,
         "observation": f"{describe_fields(obs)} gray{_picture(o)}",
         "max frames": str(o.max_frames),
-        "pipeline": "ale-py's vector environment" if o.native else "ale-py's plain emulator",
+        "pipeline": PIPELINES["plain" if not o.native else o.pipeline],
     }
     images = _named_images(envs.options.get(IMAGES, ImageOptions()).leaves, envs.title)
     return EnvSpec(obs, Discrete(len(actions)), frames_per_step=o.frames, describe=text, images=images)

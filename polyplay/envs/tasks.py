@@ -251,6 +251,7 @@ class NativeGroup:
         n = sum(map(len, lanes))
         self.episodes, self.everyone = AtariEpisodes(n, pools[0].options), np.arange(n)
         self.noop = np.empty(n, np.int64)
+        self.late: np.ndarray | None = None  # lanes whose games are reset after this step; None: no lane
         self.reward, self.dead, self.life = np.zeros(n, np.int32), np.zeros(n, bool), np.zeros(n, np.int32)
         self.numbers = None if numbers[0] is None else np.empty((n, len(numbers[0])), np.int64)  # by lane
         for pool, at, own in zip(pools, lanes, numbers, strict=True):
@@ -265,12 +266,14 @@ class NativeGroup:
             name, at = next((name, at) for name, at in zip(self.names, self.lanes, strict=True) if own[at].min() < 0)
             raise ValueError(NOT_ALLOWED.format(name, action[at].tolist()))
         own = self.episodes.played(slice(None), own, self.noop)
+        self.late = self.episodes.late if self.episodes.late.any() else None
         return [own[at] for at in self.lanes]
 
     def collect(self, i: int) -> None:
         """Wait for the step of pool i, and write its observations."""
-        at = self.at[i]
-        obs, self.reward[at], self.dead[at], self.life[at] = self.pools[i].collect(0, self.episodes.late[at])
+        at, late = self.at[i], self.late
+        obs, reward, dead, life = self.pools[i].collect(0, None if late is None else late[at])
+        self.reward[at], self.dead[at], self.life[at] = reward, dead, life
         self.rows["obs"][at] = obs
 
     def finish(self) -> None:

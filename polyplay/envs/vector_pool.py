@@ -424,7 +424,7 @@ class EmulatorVector:
 class NativePool(BasePool):
     """A pool of one Atari game, for one thread. Each group of lanes is a separate AtariVectorEnv."""
 
-    unsaved = "ale-py's vector environment cannot save a game"
+    unsaved = "only the plain pipeline saves games"
 
     def __init__(self, envs: Envs, seed: int, lane: int):
         why = f"ale-py's vector environment steps all its lanes at once, without at_once={envs.at_once}"
@@ -473,9 +473,9 @@ class NativePool(BasePool):
         assert isinstance(lanes, slice)
         return lanes, self._episodes.rows(lanes, *self.collect(lanes.start // self._width, self._episodes.late[lanes]))
 
-    def collect(self, group: int, late: np.ndarray) -> tuple[np.ndarray, ...]:
+    def collect(self, group: int, late: np.ndarray | None) -> tuple[np.ndarray, ...]:
         """Wait for a group's step. The first call resets the group's games instead. Return observations, rewards, ends
-        of games, and lives, as ale-py gives them. `late`: lanes whose games are reset after the step.
+        of games, and lives, as ale-py gives them. `late`: lanes whose games are reset after the step, None for no lane.
         """
         vector, began, self._began[group] = self._vectors[group], self._began[group], True
         if began:
@@ -483,7 +483,7 @@ class NativePool(BasePool):
         else:
             obs, info = vector.reset(seed=self._seeds[group * self._width : (group + 1) * self._width])
             reward, dead = np.zeros(len(obs), np.int32), np.zeros(len(obs), bool)
-        if late.any():  # ale-py played one more frame in these lanes: reset only them
+        if late is not None and late.any():  # ale-py played one more frame in these lanes: reset only them
             reward[late], dead[late] = 0, False
             obs, info = vector.reset(options={"reset_mask": late.copy()})
         return obs, reward, dead, info["lives"]

@@ -70,7 +70,7 @@ def test_spec_tells_everything():
         "life loss": "terminates for the learner, the game continues",
         "observation": "uint8 [4, 84, 84] gray",
         "max frames": "108000",
-        "pipeline": "ale-py's vector environment",
+        "pipeline": "ale-py's vector environment, or plain emulators where one thread steps them",
     }
     spec = Envs("ALE/Breakout", 2, options={"full_actions": True, "frameskip": 2, "stack": 2, "size": 42}).spec
     assert (spec.action, spec.obs, spec.frames_per_step) == (Discrete(18), Field((2, 42, 42), "uint8"), 2)
@@ -213,7 +213,7 @@ def test_an_action_out_of_range_is_refused_before_it_hangs_ale_and_closed_pools_
     with pytest.raises(UserError, match=r"steps all its lanes at once, without at_once=2; use 'plain'"):
         pools(at_once=2)
     assert (pool.state(), pool.restarts, pool.faults) == (None, 0, [])
-    with pytest.raises(ValueError, match="has no state to load: ale-py's vector environment cannot save a game"):
+    with pytest.raises(ValueError, match="has no state to load: only the plain pipeline saves games"):
         pool.load({})
 
 
