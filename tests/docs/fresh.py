@@ -4,6 +4,7 @@ it, from the packages that are installed here.
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -44,7 +45,8 @@ def make_environment(folder: Path, extras: set[str], wheel: Path) -> Path:
             if not (site / part).exists():
                 (site / part).symlink_to(Path(str(found.locate_file(part))).resolve())
     pip = [sys.executable, "-m", "pip", "--python", str(python), "install", "-q", "--no-deps", "--no-index", str(wheel)]
-    subprocess.run(pip, check=True, timeout=120)
+    own = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}  # else pip finds Polyplay installed
+    subprocess.run(pip, check=True, timeout=120, env=own)
     return python
 
 
