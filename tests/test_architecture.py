@@ -23,7 +23,7 @@ TOP = ["__init__", "__main__", "api", "extend", "train"]
 # At most so many lines of code (bench/code_size.py). Whoever adds some takes some away, or says in the commit why not.
 BUDGET = {
     "core": 2276,
-    "envs": 5515,
+    "envs": 5516,
     "buffers": 2104,
     "games": 3837,
     "nets": 3749,

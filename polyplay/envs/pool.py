@@ -251,6 +251,7 @@ class Envs:
     # True: single environments step in the caller's thread, as in serial runs; False: in processes; None: only
     # Gymnasium's own fast ones step in the thread, see make.split_steps
     helps: bool = False  # whether the caller is idle while lanes step, and so may step some of them
+    alone: bool = False  # whether the caller's thread steps a single group of Atari games, without ale-py's threads
     agents: int = 1  # agents that share the seats of matches, each with a group of lanes, see shared_rows.Seating
     only: int = -1  # number of the one task that all lanes play; -1: all tasks
     task_input: str = "none"  # the task as a network input: onehot, embedding, or none

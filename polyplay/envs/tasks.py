@@ -28,7 +28,7 @@ from polyplay.envs.atari import actions_of, baseline_scores, is_game, read_optio
 from polyplay.envs.base_pool import BasePool
 from polyplay.envs.pool import Envs, EnvSpec, Lanes, Pool, need, task_order, task_words
 from polyplay.envs.spaces import ActionSpec, Discrete, describe_actions, describe_fields
-from polyplay.envs.vector_pool import AtariEpisodes, NativePool
+from polyplay.envs.vector_pool import AtariEpisodes, NativePool, compiled_resize
 
 OPENERS = 16  # most threads that open the pools of Atari games
 SHOWN = 6  # most tasks whose names a text lists; for more tasks, the text has their number
@@ -323,7 +323,7 @@ class TaskPool(BasePool):
             evenly = [_as_slice(at) for at in self._lanes[-1]]
             self._views.append([None if at is None else tree.at(shown, at) for at in evenly])
             for k, own in zip(self._tasks[-1], self._lanes[-1], strict=True):
-                how = {"lanes": len(own), "workers": threads, "helps": False}
+                how = {"lanes": len(own), "workers": threads, "helps": False, "alone": envs.alone and envs.groups == 1}
                 part = one_task(envs, spec.tasks[k], described[k], **how)
                 jobs.append((part, begun))
                 begun += len(own)
@@ -332,7 +332,6 @@ class TaskPool(BasePool):
         self._most_stepping = ((envs.workers or cores()) // threads + 1) if envs.groups == 1 else len(jobs)
         self._actions = [list[Tree]() for _ in self._lanes]  # by group and pool: actions not yet sent
         self._waiting: tuple[slice, Batch] | None = None  # (lanes, rows) of the group that recv is collecting
-        self._alone = envs.workers == envs.groups == 1  # whether the caller's thread steps Atari games
         self._open_pools(jobs, seed)
         # if all pools are of Atari games, NativeGroup steps them, without their own checks
         natives = [pool for pool in self._pools() if isinstance(pool, NativePool)]
@@ -347,8 +346,8 @@ class TaskPool(BasePool):
     def _open_pools(self, jobs: list[tuple[Envs, int]], seed: int) -> None:
         """Open a pool for each task of each group. Atari games are opened by several threads, which is faster."""
         native = all(is_game(x.name, x.options) and read_options(x.title, x.options).native for x, _ in jobs)
-        if native and not self._alone:
-            jobs = [(part.share(inline=False), begun) for part, begun in jobs]
+        if native and jobs[0][0].alone:
+            compiled_resize()  # before the threads below, each of which would compile it
         made = list[Pool]()
         try:
             if native and len(jobs) > 1:

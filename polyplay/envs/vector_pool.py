@@ -287,7 +287,7 @@ class VectorPool(BasePool):
         self._random.leave()
 
 
-# Atari games in ale-py's own vector environment, stepped by ale-py's threads. Observations are not copied.
+# Atari games in ale-py's own vector environment, stepped by ale-py's threads. Its observations are not copied.
 #
 # Workarounds here are for the behavior of ale-py 0.12 (src/ale/vector), pinned by tests:
 #
@@ -385,8 +385,9 @@ def compiled_resize() -> Callable[..., None]:
 class EmulatorVector:
     """Plain emulators of several lanes, with the methods of AtariVectorEnv that `NativePool` calls.
 
-    The caller's thread steps the lanes one after another. With one thread for a pool, this is faster than
-    AtariVectorEnv, whose thread must be woken for each step. For `seeds`, see lane_seeds.
+    The caller's thread steps the lanes one after another. A worker with one thread and one group of lanes has nothing
+    else to do, so this is faster than AtariVectorEnv, whose thread must be woken for each step. For `seeds`, see
+    lane_seeds.
     """
 
     def __init__(self, title: str, given: Mapping[str, object], seeds: np.ndarray):
@@ -394,7 +395,7 @@ class EmulatorVector:
         self.games = [AtariEnv(title, given, seed % 2**31, resize) for seed in seeds.tolist()]
         n, space = len(self.games), self.games[0].observation_space
         self.obs, self.reward = np.zeros((n, *(space.shape or ())), np.uint8), np.zeros(n, np.int32)
-        self.dead, self.lives, self.action = np.zeros(n, bool), np.zeros(n, np.int32), np.zeros(n, np.int64)
+        self.dead, self.lives, self.action = np.zeros(n, bool), np.zeros(n, np.int32), list[int]()
 
     def reset(self, *, seed: object = None, options: Mapping[str, np.ndarray] | None = None) -> Begun:
         """Start new games in the lanes of options["reset_mask"], by default in all lanes. Ignores `seed`."""
@@ -408,21 +409,21 @@ class EmulatorVector:
 
     def send(self, action: np.ndarray) -> None:
         """Set the actions of the next step."""
-        self.action = action
+        self.action = action.tolist()
 
     def recv(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, None, Batch]:
         """Play the step. A game that has ended starts again instead, without a reward."""
-        for i, (game, action) in enumerate(zip(self.games, self.action.tolist(), strict=True)):
+        for i, (game, action) in enumerate(zip(self.games, self.action, strict=True)):
             if self.dead[i]:
                 self._reset(i)
             else:
                 self.obs[i], self.reward[i], self.dead[i], _, _ = game.step(action)
                 self.lives[i] = game.lives()
-        return self.obs, self.reward, self.dead, None, {"lives": self.lives}
+        return self.obs, self.reward, self.dead.copy(), None, {"lives": self.lives}
 
 
 class NativePool(BasePool):
-    """A pool of one Atari game, for one thread. Each group of lanes is a separate AtariVectorEnv."""
+    """A pool of one Atari game, for one thread. A group of lanes is an AtariVectorEnv, or plain emulators."""
 
     unsaved = "only the plain pipeline saves games"
 
@@ -433,8 +434,8 @@ class NativePool(BasePool):
         self.options = read_options(envs.title, envs.options)
         self._episodes, game = AtariEpisodes(envs.lanes, self.options), rom(envs.title)
         self._seeds = lane_seeds(seed, lane, envs.lanes).astype(np.int32)
-        # one thread has nothing to do beside the steps of a single group, so ale-py needs no second thread
-        alone = envs.workers == envs.groups == 1 and envs.inline is not False and self.options.pipeline == "auto"
+        fits = self.options.shape[1] <= 210 and self.options.shape[2] <= 160  # the emulator's images never get larger
+        alone = envs.alone and envs.groups == 1 and self.options.pipeline == "auto" and fits
         self._vectors: list[Any] = (
             [EmulatorVector(envs.title, envs.options, self._seeds)]
             if alone

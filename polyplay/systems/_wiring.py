@@ -124,7 +124,7 @@ def worker_envs(
 def actor_envs(c: Any, crew: Crew) -> Envs:
     """Return the environments of one actor (acting worker), stepped by more threads if actors compute on a GPU."""
     workers = crew.placement.env_threads(c.actors or fewest_actors(c.learners))
-    return worker_envs(c, crew, workers=workers, helps=True)
+    return worker_envs(c, crew, workers=workers, helps=True, alone=workers == 1)
 
 
 def enough_actors(c: Any, crew: Crew, envs: Envs, spec: LearnerSpec) -> int:

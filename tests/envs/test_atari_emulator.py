@@ -44,12 +44,25 @@ AGREE = [  # a game, options, steps
 ]
 
 
+def test_only_a_worker_that_says_so_steps_games_itself():
+    """Else the games of a2c would depend on the number of cores. ale-py alone makes images larger than the screen."""
+    for alone, options, kind in (
+        (True, {}, "EmulatorVector"),
+        (False, {}, "AtariVectorEnv"),
+        (True, {"size": 168}, "AtariVectorEnv"),
+    ):
+        pool = Envs("ALE/Pong-v5", 1, workers=1, alone=alone, options=options).open(0)
+        assert type(pool._vectors[0]).__name__ == kind
+        pool.recv()
+        pool.close()
+
+
 @pytest.mark.parametrize(("game", "options", "steps"), AGREE)
 def test_both_pipelines_show_the_same(game, options, steps):
     """In all fields: lost lives, the ends of games, the real last frame of one that is truncated."""
     native = rows(game, {**options, **SURE, "pipeline": "native"}, steps, workers=1)
     plain = rows(game, {**options, **SURE, "pipeline": "plain"}, steps, inline=True)
-    here = rows(game, {**options, **SURE}, steps, workers=1)  # plain emulators, for one thread
+    here = rows(game, {**options, **SURE}, steps, alone=True)
     ends = firsts = lives = 0
     for t, (a, *others) in enumerate(zip(native, plain, here, strict=True)):
         for b, key in itertools.product(others, a):

@@ -161,12 +161,12 @@ def test_rows_are_those_of_each_task_by_itself(groups: int, lane: int):
             pool.close()
 
 
-@pytest.mark.parametrize(("groups", "workers"), [(2, 0), (1, 1)])
+@pytest.mark.parametrize(("groups", "alone"), [(2, False), (1, True)])
 @pytest.mark.parametrize("life_loss", ["terminate", "ignore"])
-def test_rows_of_games_that_are_made_at_once_are_those_of_their_own_pools(life_loss: str, groups: int, workers: int):
+def test_rows_of_games_that_are_made_at_once_are_those_of_their_own_pools(life_loss: str, groups: int, alone: bool):
     """Games end by lives, by points and by the limit of frames, two lanes each in two groups, or four in one."""
     options = FULL | {"life_loss": life_loss, "max_frames": 400}
-    envs = Envs("ALE/Breakout-v5,ALE/Skiing-v5", 8, groups, options=options, workers=workers)
+    envs = Envs("ALE/Breakout-v5,ALE/Skiing-v5", 8, groups, options=options, alone=alone)
     draw, pools = np.random.default_rng(0), [envs.open(3, 0) for _ in range(2)]
     pools[1]._native = []
     ends = set[str]()
